@@ -1,0 +1,1 @@
+"""What Boonta costs and how fast it is, beside its peers; see README.md."""

@@ -1,0 +1,331 @@
+"""One contestant in a process of its own: compiles once, then makes one measured run for every line `go SEED`.
+
+The process gets its task as a JSON object in argv and answers in JSON lines. It imports nothing but the standard
+library until it knows its kind, because peers live in environments of their own, without Boonta.
+"""
+
+import contextlib
+import ctypes
+import gc
+import importlib.metadata
+import importlib.util
+import json
+import os
+import platform
+import re
+import resource
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+Task = dict[str, Any]
+PACKAGES = ("boonta", "jax", "jaxlib", "numpy", "flax", "optax", "gymnax", "rejax", "distrax")
+
+
+class Compiled(NamedTuple):
+    """A contestant that is ready.
+
+    Attributes:
+        run: seed -> one run from initialisation to the last update: seconds, steps (all), idle (of these, steps
+            that no agent chose).
+        seconds: tracing and compiling.
+        facts: whatever else the answer should say.
+    """
+
+    run: Callable[[int], dict[str, Any]]
+    seconds: float
+    facts: dict[str, Any]
+
+
+def versions() -> dict[str, str]:
+    """Of Python and of the packages that are installed here."""
+    found = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def peak_mb() -> float:
+    """The most memory this process has held, in MB."""
+    # ru_maxrss survives exec, so a small child would report its parent's peak; the kernel's per-program mark does not.
+    try:
+        return int(re.findall(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())[0]) * 1024 / 1e6
+    except (OSError, IndexError):
+        unit = 1 if sys.platform == "darwin" else 1024
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6
+
+
+def forget_peak() -> bool:
+    """Start the peak anew, where the kernel can."""
+    gc.collect()
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)  # what the compiler has freed would hide what a small run takes
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        return False
+    return True
+
+
+def _timed(compiled: Callable, *args: Any) -> tuple[Any, float]:
+    import jax
+
+    begin = time.perf_counter()
+    out = jax.block_until_ready(compiled(*args))
+    return out, time.perf_counter() - begin
+
+
+def ours(task: Task) -> Compiled:
+    """Boonta's PPO on Anakin.
+
+    The task: environment, environment_settings, agent (settings), envs (of one member), devices, population (members,
+    each on its own share of the devices), steps (all together), account (add what trajectories hold and XLA plans).
+    """
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
+    from boonta.agents.ppo import Settings, ppo
+    from boonta.architectures.anakin import make, program
+    from boonta.core import acting, devices
+    from boonta.core.random import key
+    from boonta.envs import make as environment_by_name
+
+    environment = environment_by_name(task["environment"], **task.get("environment_settings", {}))
+    envs, members = task["envs"], task.get("population", 1)
+    chosen: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in task["agent"].items()}
+    settings = Settings(batch=envs, **chosen)
+    iterations = _iterations(task["steps"], members * envs * settings.unroll)
+    agent = ppo(environment.spec, settings, iterations)
+    unit = make(agent, environment, envs, task["devices"] // members)
+    built: Any = program(unit, devices.mesh(_devices(task), members))
+    begin = time.perf_counter()
+    start = built.start.lower(jnp.arange(members), {}).compile()
+    state = start(jnp.arange(members), {})
+    go = built.run.lower(state, iterations).compile()
+    seconds = time.perf_counter() - begin
+    del state
+
+    def run(seed: int) -> dict[str, Any]:
+        seeds = seed * members + jnp.arange(members)
+        (state, metrics), seconds = _timed(lambda: go(start(seeds, {})))
+        # Every LAST is followed by one idle act, but for those that are still to come.
+        pending = int(np.sum(np.asarray(state.actors.timestep.last())))
+        idle = int(np.asarray(metrics["count"], np.int64).sum()) - pending
+        return {"seconds": seconds, "steps": members * iterations * unit.steps_per_iteration, "idle": idle}
+
+    def trajectory() -> Any:
+        params = agent.init(key(0))
+        begin = jax.vmap(lambda i: acting.begin(agent, environment, params, i, envs, key(0)))
+        return acting.unroll(agent, environment, params, begin(jnp.arange(envs)), settings.unroll, jnp.int32(0))[1]
+
+    facts: dict[str, Any] = {"iterations": iterations, "updates": unit.updates_per_iteration * iterations}
+    if task.get("account"):
+        plan = go.memory_analysis()
+        facts["trajectory_mb"] = (
+            sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(jax.eval_shape(trajectory))) / 1e6
+        )
+        facts["planned_mb"] = (plan.temp_size_in_bytes + plan.argument_size_in_bytes) / 1e6
+    return Compiled(run, seconds, facts)
+
+
+def ceiling(task: Task) -> Compiled:
+    """A random policy in the same environment, its observations summed: no agent in it can be faster.
+
+    The task: environment, envs, devices, steps, agent (for `unroll`, the steps whose keys are drawn at once).
+    """
+    import jax
+    import jax.numpy as jnp
+    from jax.sharding import PartitionSpec as P
+
+    from boonta.core import devices
+    from boonta.core.environment import advance
+    from boonta.core.random import key
+    from boonta.envs import make as environment_by_name
+
+    environment: Any = environment_by_name(task["environment"], **task.get("environment_settings", {}))
+    envs, length, actions = task["envs"], task["agent"]["unroll"], environment.spec.action.n
+    iterations = _iterations(task["steps"], envs * length)
+    move = jax.vmap(lambda *args: advance(environment, *args))
+
+    def body(carry: Any, xs: Any) -> tuple[Any, None]:
+        state, timestep, seen, idle = carry
+        state, timestep = move(state, timestep, *xs)
+        used = [x.astype(jnp.float32).sum() for x in jax.tree.leaves((timestep.observation, timestep.reward))]
+        return (state, timestep, seen + sum(used), idle + timestep.first().sum()), None
+
+    def iteration(carry: Any, _: None) -> tuple[Any, None]:
+        keys, rest = carry
+        keys = jax.vmap(lambda key: jax.random.split(key, (length + 2,)))(keys)
+        action = jax.vmap(lambda key: jax.random.randint(key, (length,), 0, actions))(keys[:, 1])
+        xs = (action.T, jnp.moveaxis(keys[:, 2:], 1, 0))
+        return (keys[:, 0], jax.lax.scan(body, rest, xs)[0]), None
+
+    def scan(keys: Any) -> tuple[Any, Any]:
+        keys, reset_keys = jnp.moveaxis(jax.vmap(jax.random.split)(keys), 1, 0)
+        state, timestep = jax.vmap(environment.reset)(reset_keys)
+        carry = (keys, (state, timestep, jnp.float32(0), jnp.int32(0)))
+        _, (_, _, seen, idle) = jax.lax.scan(iteration, carry, None, length=iterations)[0]
+        return seen[None], idle[None]
+
+    own = P(devices.LEARNERS)
+    mesh = devices.mesh(_devices(task))
+    mapped = jax.jit(jax.shard_map(scan, mesh=mesh, in_specs=own, out_specs=own, check_vma=False))
+    begin = time.perf_counter()
+    compiled = mapped.lower(jax.device_put(jax.random.split(key(0), envs), jax.NamedSharding(mesh, own))).compile()
+    seconds = time.perf_counter() - begin
+
+    def run(seed: int) -> dict[str, Any]:
+        keys = jax.device_put(jax.random.split(key(seed), envs), jax.NamedSharding(mesh, own))
+        (_, idle), seconds = _timed(compiled, keys)
+        return {"seconds": seconds, "steps": iterations * envs * length, "idle": int(idle.sum())}
+
+    return Compiled(run, seconds, {"iterations": iterations})
+
+
+def rejax(task: Task) -> Compiled:
+    """PPO of rejax, as it comes; its evaluations are left out. It has no annealing of the step size."""
+    import jax
+    from rejax import PPO  # type: ignore[import-not-found]
+
+    agent, envs, steps = task["agent"], task["envs"], _whole(task)
+    algorithm = PPO.create(
+        env=_bare(task),
+        num_envs=envs,
+        num_steps=agent["unroll"],
+        num_epochs=agent["epochs"],
+        num_minibatches=agent["minibatches"],
+        learning_rate=agent["learning_rate"],
+        gamma=agent["discount"],
+        gae_lambda=agent["gae_lambda"],
+        clip_eps=agent["clip"],
+        ent_coef=agent["entropy_cost"],
+        vf_coef=agent["value_cost"],
+        max_grad_norm=agent["max_grad_norm"],
+        agent_kwargs={"activation": agent["activation"], "hidden_layer_sizes": tuple(agent["hidden"])},
+        total_timesteps=steps,
+        eval_freq=steps,
+        skip_initial_evaluation=True,
+    )
+    algorithm = algorithm.replace(eval_callback=lambda *_: ())
+    return _peer(jax.jit(algorithm.train), steps)
+
+
+def purejaxrl(task: Task) -> Compiled:
+    """PPO of PureJaxRL, as it comes, from a checkout at `path`; its network is 2 x 64, separate for each output."""
+    import jax
+
+    agent = task["agent"]
+    if list(agent["hidden"]) != [64, 64]:
+        raise ValueError(f"PureJaxRL's network is fixed: hidden must be [64, 64], got {agent['hidden']}")
+    # Its wrappers for other simulators are imported but not used.
+    for package, names in {
+        "brax": ("envs",),
+        "brax.envs": ("wrappers",),
+        "brax.envs.wrappers": ("training",),
+        "brax.envs.wrappers.training": ("EpisodeWrapper", "AutoResetWrapper"),
+        "navix": (),
+    }.items():
+        if package.partition(".")[0] in sys.modules or importlib.util.find_spec(package) is None:
+            stub = ModuleType(package)
+            for name in names:
+                setattr(stub, name, object)
+            sys.modules.setdefault(package, stub)
+    sys.path.insert(0, os.path.join(task["path"], "purejaxrl"))
+    import ppo  # type: ignore[import-not-found]
+
+    config = {
+        "LR": agent["learning_rate"],
+        "NUM_ENVS": task["envs"],
+        "NUM_STEPS": agent["unroll"],
+        "TOTAL_TIMESTEPS": _whole(task),
+        "UPDATE_EPOCHS": agent["epochs"],
+        "NUM_MINIBATCHES": agent["minibatches"],
+        "GAMMA": agent["discount"],
+        "GAE_LAMBDA": agent["gae_lambda"],
+        "CLIP_EPS": agent["clip"],
+        "ENT_COEF": agent["entropy_cost"],
+        "VF_COEF": agent["value_cost"],
+        "MAX_GRAD_NORM": agent["max_grad_norm"],
+        "ACTIVATION": agent["activation"],
+        "ENV_NAME": _bare(task),
+        "ANNEAL_LR": agent["anneal"],
+        "DEBUG": False,
+    }
+    return _peer(jax.jit(ppo.make_train(config)), _whole(task))
+
+
+def _peer(train: Any, steps: int) -> Compiled:
+    """Both peers are one function of a key; they reset within the step that ends an episode, so no step is idle."""
+    import jax
+
+    begin = time.perf_counter()
+    compiled = train.lower(jax.random.PRNGKey(0)).compile()
+    seconds = time.perf_counter() - begin
+
+    def run(seed: int) -> dict[str, Any]:
+        _, seconds = _timed(compiled, jax.random.PRNGKey(seed))
+        return {"seconds": seconds, "steps": steps, "idle": 0}
+
+    return Compiled(run, seconds, {})
+
+
+def _devices(task: Task) -> list[Any]:
+    import jax
+
+    if len(jax.devices()) < task["devices"]:
+        raise ValueError(f"devices must be at most {len(jax.devices())} here, got {task['devices']}")
+    return jax.devices()[: task["devices"]]
+
+
+def _bare(task: Task) -> str:
+    return task["environment"].partition(":")[2]
+
+
+def _iterations(steps: int, per_iteration: int) -> int:
+    return max(1, steps // per_iteration)
+
+
+def _whole(task: Task) -> int:
+    """The steps of the task in whole iterations."""
+    per_iteration = task["envs"] * task["agent"]["unroll"]
+    return _iterations(task["steps"], per_iteration) * per_iteration
+
+
+KINDS: dict[str, Callable[[Task], Compiled]] = {
+    "ours": ours,
+    "ceiling": ceiling,
+    "rejax": rejax,
+    "purejaxrl": purejaxrl,
+}
+
+
+def main() -> None:
+    """Compile, say so, and make one run for each `go SEED` until stdin closes."""
+    # Libraries may print: only answers may reach the parent.
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    task = json.loads(sys.argv[1])
+    compiled = KINDS[task["kind"]](task)
+    ready = {
+        "compile_seconds": compiled.seconds,
+        "compile_peak_mb": peak_mb(),
+        "versions": versions(),
+        **compiled.facts,
+    }
+    if task.get("account"):
+        ready["own_peak"] = forget_peak()
+    print(json.dumps(ready), file=answers)
+    for line in sys.stdin:
+        answer = compiled.run(int(line.split()[1]))
+        print(json.dumps(answer | {"peak_rss_mb": peak_mb()}), file=answers)
+
+
+if __name__ == "__main__":
+    main()

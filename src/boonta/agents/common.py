@@ -1,0 +1,55 @@
+"""What actor-critic agents share: the network's settings, rewards as the loss sees them."""
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+
+from boonta.core.environment import Spec
+from boonta.core.settings import setting
+from boonta.core.types import Array, PyTree, TimeStep, Trajectory, batch_size
+from boonta.nets.actor_critic import ActorCritic, Body, Core, Options, actor_critic, features, legal
+from boonta.ops import normalizer
+
+
+@dataclass(frozen=True)
+class NetworkSettings:
+    """The network, and what it is fed."""
+
+    body: Body = setting("auto", "mlp, grid_cnn, nature_cnn or impala_resnet; auto goes by the observation's shape")
+    hidden: tuple[int, ...] = setting((64, 64), "widths of the dense layers; of a convolutional body the last one", low=1)
+    channels: tuple[int, ...] = setting((16,), "channels of grid_cnn, or of each section of impala_resnet", low=1)
+    activation: str = setting("tanh", "of the dense layers: tanh, relu, silu, gelu, elu")
+    core: Core = setting("none", "memory between body and heads: none, lstm or gru")
+    core_size: int = setting(128, "width of the memory", low=1)
+    previous: bool = setting(False, "feed the previous action and reward to the memory")
+    share: bool = setting(False, "one body for policy and value; always so where there is memory")
+    squash: bool = setting(False, "squash continuous actions by tanh; otherwise the environment clips them")
+    log_std: float = setting(0.0, "initial logarithm of the standard deviation, in units of half the action box")
+    normalize_observations: bool = setting(False, "give observations mean 0 and variance 1 by running statistics")
+    reward_scale: float = setting(1.0, "multiplies rewards in the loss; reported returns stay true")
+    reward_clip: float | None = setting(None, "clips scaled rewards in the loss to [-c, c]; none for no limit", low=0.0)
+
+
+def network(spec: Spec, settings: NetworkSettings) -> ActorCritic:
+    """The policy and value network of an agent."""
+    return actor_critic(spec, Options(**{name: getattr(settings, name) for name in Options._fields}))
+
+
+def normalized(statistics: PyTree, timesteps: TimeStep) -> TimeStep:
+    """The time steps [..., ] with their observations normalised, and the legal mask left as it is."""
+    mask = legal(timesteps.observation)
+    observation = normalizer.normalize(statistics, features(timesteps.observation))
+    return timesteps._replace(observation=observation if mask is None else {"seen": observation, "legal": mask})
+
+
+def include(statistics: PyTree, trajectory: Trajectory) -> PyTree:
+    """The statistics after the observations that were acted on in a batch of trajectories [B, T+1, ...]."""
+    seen = features(jax.tree.map(lambda x: x[:, :-1].reshape(-1, *x.shape[2:]), trajectory.timesteps.observation))
+    return normalizer.update(statistics, seen, jnp.ones(batch_size(seen), jnp.float32))
+
+
+def shape_reward(settings: NetworkSettings, reward: Array) -> Array:
+    """Rewards as the loss sees them, same shape."""
+    reward = reward * settings.reward_scale
+    return reward if settings.reward_clip is None else jnp.clip(reward, -settings.reward_clip, settings.reward_clip)

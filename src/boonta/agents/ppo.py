@@ -1,0 +1,177 @@
+"""Proximal policy optimisation (Schulman et al. 2017): the whole algorithm on one page."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from boonta.agents.common import NetworkSettings, include, network, normalized, shape_reward
+from boonta.core.agent import Agent, Experience, Learner
+from boonta.core.devices import average
+from boonta.core.environment import Spec
+from boonta.core.settings import setting, traced
+from boonta.core.types import Array, Extras, Feedback, Key, Memory, Params, PyTree, Sample, TimeStep
+from boonta.nets.actor_critic import features
+from boonta.ops import normalizer
+from boonta.ops.gae import gae
+from boonta.ops.optimizers import Optimizer, optimizer
+from boonta.ops.shuffle import permutation
+
+
+@dataclass(frozen=True)
+class Settings(NetworkSettings):
+    """PPO's settings; the defaults are those of the usual implementations for small control tasks."""
+
+    learning_rate: float = setting(2.5e-4, "step size of the optimiser", low=0.0, traced=True)
+    anneal: bool = setting(True, "let the step size fall linearly to zero over the run")
+    optimizer: Optimizer = setting("adam", "adam, rmsprop or sgd")
+    epsilon: float = setting(1e-5, "epsilon of adam and rmsprop", low=0.0)
+    max_grad_norm: float = setting(0.5, "global norm that gradients are clipped to", low=0.0, traced=True)
+    discount: float = setting(0.99, "gamma", low=0.0, high=1.0, traced=True)
+    gae_lambda: float = setting(0.95, "lambda of generalised advantage estimation", low=0.0, high=1.0, traced=True)
+    clip: float = setting(0.2, "how far the ratio may move from 1", low=0.0, traced=True)
+    value_clip: float | None = setting(None, "how far a value may move from the acting one; none for no limit", low=0.0)
+    entropy_cost: float = setting(0.01, "weight of the entropy bonus", low=0.0, traced=True)
+    value_cost: float = setting(0.5, "weight of the value loss", low=0.0, traced=True)
+    unroll: int = setting(128, "T, steps of a trajectory", low=1)
+    batch: int = setting(64, "trajectories in one update over all devices; also the number of environments", low=1)
+    epochs: int = setting(4, "passes over each batch", low=1)
+    minibatches: int = setting(4, "gradient steps in one pass", low=1)
+    normalize_advantages: bool = setting(True, "give the advantages of a minibatch mean 0 and variance 1")
+
+
+class State(NamedTuple):
+    """The optimiser's state and the number of updates made."""
+
+    optimizer: optax.OptState
+    updates: Array
+
+
+class Piece(NamedTuple):
+    """What a gradient step needs of L consecutive steps: single ones, or whole trajectories where there is memory."""
+
+    memory: Memory
+    timesteps: TimeStep
+    sample: Array
+    log_prob: Array
+    value: Array
+    advantage: Array
+    target: Array
+    mask: Array
+
+
+def ppo(spec: Spec, settings: Settings, total_updates: int = 0) -> Agent:
+    """PPO for an environment.
+
+    Args:
+        spec: the environment's; discrete or continuous actions, with or without a legal mask.
+        settings: Settings.
+        total_updates: updates in the whole run, which annealing needs; 0 if unknown, and then nothing is annealed.
+    """
+    net = network(spec, settings)
+
+    def init(key: Key) -> Params:
+        params = {"network": net.init(key), "settings": jax.tree.map(jnp.float32, traced(settings))}
+        if settings.normalize_observations:
+            params["normalizer"] = normalizer.init(jax.eval_shape(features, spec.observation))
+        return params
+
+    def see(params: Params, timesteps: TimeStep) -> TimeStep:
+        return normalized(params["normalizer"], timesteps) if settings.normalize_observations else timesteps
+
+    def act(params: Params, memory: Memory, timestep: TimeStep, key: Key) -> tuple[Memory, Array, Extras]:
+        memory, policy, value = net.step(params["network"], memory, see(params, timestep))
+        sample = policy.sample(key)
+        extras = {"sample": sample, "log_prob": policy.log_prob(sample), "value": value}
+        return memory, net.action(policy, sample), extras
+
+    def exploit(params: Params, memory: Memory, timestep: TimeStep, key: Key) -> tuple[Memory, Array, Extras]:
+        del key
+        memory, policy, value = net.step(params["network"], memory, see(params, timestep))
+        return memory, net.action(policy, policy.mode()), {"value": value}
+
+    def learner_init(params: Params) -> State:
+        return State(optimizer(settings.optimizer, 0.0, 1.0, settings.epsilon).init(params["network"]), jnp.int32(0))
+
+    def loss(weights: PyTree, hyper: dict[str, Array], piece: Piece, count: Array) -> tuple[Array, dict[str, Array]]:
+        policy, value = net.unroll(weights, piece.memory, piece.timesteps)
+        log_prob, entropy = policy.log_prob(piece.sample), policy.entropy(piece.sample)
+        ratio = jnp.exp(log_prob - piece.log_prob)
+        clipped = jnp.clip(ratio, 1 - hyper["clip"], 1 + hyper["clip"])
+        error = (value - piece.target) ** 2
+        if settings.value_clip is not None:
+            near = piece.value + jnp.clip(value - piece.value, -settings.value_clip, settings.value_clip)
+            error = jnp.maximum(error, (near - piece.target) ** 2)
+        metrics = {
+            "loss/policy": -jnp.minimum(ratio * piece.advantage, clipped * piece.advantage),
+            "loss/value": 0.5 * error,
+            "loss/entropy": entropy,
+            "loss/kl": ratio - 1 - (log_prob - piece.log_prob),
+            "loss/clipped": (jnp.abs(ratio - 1) > hyper["clip"]).astype(jnp.float32),
+        }
+        metrics = {name: jnp.sum(x * piece.mask) / count for name, x in metrics.items()}
+        value_loss, entropy_bonus = hyper["value_cost"] * metrics["loss/value"], hyper["entropy_cost"] * metrics["loss/entropy"]
+        return metrics["loss/policy"] + value_loss - entropy_bonus, metrics
+
+    def update(state: State, params: Params, sample: Sample, key: Key) -> tuple[State, Params, Feedback]:
+        hyper = params["settings"]
+        progress = state.updates / total_updates if settings.anneal and total_updates else 0.0
+        step_size = hyper["learning_rate"] * jnp.maximum(1.0 - progress, 0.0)
+        transform = optimizer(settings.optimizer, step_size, hyper["max_grad_norm"], settings.epsilon)
+        pieces = cut(params, hyper, sample)
+        n, size = len(pieces.mask), len(pieces.mask) // settings.minibatches
+        orders = jax.vmap(lambda key: permutation(key, n))(jax.random.split(key, settings.epochs))
+        orders = orders[:, : size * settings.minibatches].reshape(-1, size)
+        # What minibatches mean over all devices: known before the first step, so devices meet once for all of them.
+        weight, advantage = pieces.mask.sum(1), (pieces.mask * pieces.advantage).sum(1)
+        square = (pieces.mask * pieces.advantage**2).sum(1)
+        count, centre, square = average(jax.tree.map(lambda x: x[orders].sum(1), (weight, advantage, square)))
+        count = jnp.maximum(count, 1e-8)
+        centre, spread = centre / count, jnp.sqrt(jnp.maximum(square / count - (centre / count) ** 2, 0.0)) + 1e-8
+
+        def minibatch(carry: tuple[PyTree, PyTree], xs: tuple[Array, ...]) -> tuple[tuple[PyTree, PyTree], dict[str, Array]]:
+            weights, moments = carry
+            indices, count, centre, spread = xs
+            piece = jax.tree.map(lambda x: x[indices], pieces)
+            if settings.normalize_advantages:
+                piece = piece._replace(advantage=(piece.advantage - centre) / spread)
+            grads, metrics = jax.grad(loss, has_aux=True)(weights, hyper, piece, count)
+            grads = average(grads)
+            steps, moments = transform.update(grads, moments, weights)
+            return (optax.apply_updates(weights, steps), moments), metrics | {"loss/grad_norm": optax.global_norm(grads)}
+
+        xs = (orders, count, centre, spread)
+        (weights, moments), metrics = jax.lax.scan(minibatch, (params["network"], state.optimizer), xs)
+        owned = {"network": weights}
+        if settings.normalize_observations:
+            owned["normalizer"] = include(params["normalizer"], sample.trajectory)
+        metrics = average(jax.tree.map(jnp.mean, metrics)) | {"loss/learning_rate": step_size}
+        return State(moments, state.updates + 1), owned, Feedback(metrics)
+
+    def cut(params: Params, hyper: dict[str, Array], sample: Sample) -> Piece:
+        """The batch as pieces [N, L, ...], with advantages by the values of acting time."""
+        memory, timesteps, extras, _ = sample.trajectory
+        timesteps = see(params, timesteps)
+        arrived = jax.tree.map(lambda x: x[:, 1:], timesteps)
+        final = jax.tree.map(lambda x: x[:, -1:], timesteps)
+        if net.recurrent:
+            bootstrap = net.unroll(params["network"], memory, timesteps)[1][:, -1:]
+        else:
+            bootstrap = net.unroll(params["network"], memory, final)[1]
+        values = jnp.concatenate([extras["value"], bootstrap], axis=1)
+        reward, discount = shape_reward(settings, arrived.reward), hyper["discount"] * arrived.discount
+        first = arrived.first()
+        advantage = jax.vmap(gae, (0, 0, 0, None, 0))(reward, discount, values, hyper["gae_lambda"], first)
+        acted = jax.tree.map(lambda x: x[:, :-1], timesteps)
+        target, mask = advantage + extras["value"], (~first).astype(jnp.float32)
+        piece = Piece((), acted, extras["sample"], extras["log_prob"], extras["value"], advantage, target, mask)
+        if net.recurrent:
+            return piece._replace(memory=memory)
+        return jax.tree.map(lambda x: x.reshape(-1, 1, *x.shape[2:]), piece)
+
+    owns = ("network", "normalizer") if settings.normalize_observations else ("network",)
+    experience = Experience(length=settings.unroll, batch=settings.batch)
+    learner = Learner(owns, ("settings",), experience, learner_init, update)
+    return Agent(init, lambda params, rank, key: net.memory(), act, exploit, owns, {"ppo": learner})

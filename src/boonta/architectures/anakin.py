@@ -1,0 +1,210 @@
+"""Anakin (Hessel et al. 2021): agent, environment and learning in one compiled program, on every device alike.
+
+`make` gives the minimal unit as two pure functions; `program` fills the devices with it: a loop over iterations inside,
+devices of the axis `learners` sharing one agent, devices of the axis `population` training different ones.
+"""
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
+
+from boonta.core import acting, devices, episodes, health, random
+from boonta.core.agent import Agent, Learner, check
+from boonta.core.environment import Environment
+from boonta.core.types import Array, Feedback, Key, Params, PyTree
+from boonta.replay.once import once
+
+
+class State(NamedTuple):
+    """Everything a run is; what a checkpoint keeps.
+
+    Attributes:
+        params: the agent's groups.
+        learners: each learner's private state, by name.
+        actors: Actor [E, ...].
+        key: random stream of the updates.
+        updates: int32, updates made: the version of the parameters.
+        iterations: int32, calls of `step` made.
+    """
+
+    params: Params
+    learners: dict[str, PyTree]
+    actors: acting.Actor
+    key: Key
+    updates: Array
+    iterations: Array
+
+
+class Anakin(NamedTuple):
+    """The minimal unit.
+
+    Attributes:
+        init: (key, settings) -> State; `settings` overrides scalars of the parameter group `settings`.
+        step: State -> (State, metrics), one iteration: unroll, then learn. Differentiable.
+        steps_per_iteration: environment steps of one iteration, over all learner devices.
+        updates_per_iteration: updates of one iteration.
+        tensors: names that metrics["health"] - 1 points to.
+    """
+
+    init: Callable[[Key, dict[str, Array]], State]
+    step: Callable[[State], tuple[State, dict[str, Array]]]
+    steps_per_iteration: int
+    updates_per_iteration: int
+    tensors: Callable[[], list[str]]
+
+
+def make(agent: Agent, environment: Environment, envs: int, shards: int = 1) -> Anakin:
+    """The unit for an agent in an environment.
+
+    Args:
+        agent: its learners run fused, in order.
+        environment: one that compiles.
+        envs: environments over all learner devices.
+        shards: learner devices that will share them.
+
+    Raises:
+        ValueError: environments or a batch that devices, or each other, do not divide.
+    """
+    check(agent, jax.eval_shape(agent.init, jax.random.key(0)))
+    (length,) = {learner.experience.length for learner in agent.learners.values()}
+    batches = {name: learner.experience.batch for name, learner in agent.learners.items()}
+    for what, n in {"environments (architecture.envs)": envs, **{f"{k}'s batch": n for k, n in batches.items()}}.items():
+        if n % shards:
+            raise ValueError(f"the number of {what} must be a multiple of the number of devices, got {n} and {shards}")
+    local = envs // shards
+    rounds = math.lcm(envs, *batches.values()) // envs
+    for name, batch in batches.items():
+        if envs % batch and batch % envs:
+            raise ValueError(f"{name}'s batch and architecture.envs must divide one another, got {batch} and {envs}")
+    seen: list[str] = []
+
+    def init(key: Key, settings: dict[str, Array]) -> State:
+        params_key, actors_key, key = jax.random.split(key, 3)
+        params = agent.init(params_key)
+        if settings:
+            params["settings"] = params["settings"] | settings
+        learners = {name: learner.init(params) for name, learner in agent.learners.items()}
+        index = devices.rank() * local + jnp.arange(local, dtype=jnp.int32)
+        begin = jax.vmap(lambda i: acting.begin(agent, environment, params, i, envs, actors_key))
+        zero = jnp.zeros((), jnp.int32)
+        return State(params, learners, begin(index), key, zero, zero)
+
+    def collect(state: State) -> tuple[dict[str, PyTree], acting.Actor, episodes.Finished, PyTree]:
+        """Unroll into each learner's replay. Those hand out everything once, so they are empty between iterations."""
+        unroll = partial(acting.unroll, agent, environment, state.params, length=length, version=state.updates)
+        example = jax.eval_shape(lambda actors: unroll(actors)[1], state.actors)
+        example = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), example)
+        replays = {name: once(local * rounds, batch // shards) for name, batch in batches.items()}
+
+        def one(carry: tuple[PyTree, acting.Actor], _: None) -> tuple[tuple[PyTree, acting.Actor], Any]:
+            stored, actors = carry
+            actors, trajectories, finished = unroll(actors)
+            priorities = jnp.ones(local, jnp.float32)
+            stored = {name: replays[name].insert(stored[name], trajectories, priorities) for name in replays}
+            observed = {"observation": trajectories.timesteps.observation, "reward": trajectories.timesteps.reward}
+            seen[:] = health.names(observed)
+            return (stored, actors), (finished, health.first_bad(observed))
+
+        stored = {name: replay.init(example) for name, replay in replays.items()}
+        (stored, actors), (finished, bad) = _repeat(one, (stored, state.actors), rounds)
+        return stored, actors, jax.tree.map(jnp.sum, finished), jnp.max(bad)
+
+    def learn(
+        name: str, learner: Learner, stored: PyTree, params: Params, private: PyTree, key: Key
+    ) -> tuple[Params, PyTree, Feedback]:
+        replay = once(local * rounds, batches[name] // shards)
+
+        def one(carry: tuple[PyTree, Params, PyTree], key: Key) -> tuple[tuple[PyTree, Params, PyTree], Feedback]:
+            stored, params, private = carry
+            sample_key, update_key = jax.random.split(key)
+            stored, sample = replay.sample(stored, sample_key)
+            private, owned, feedback = learner.update(private, params, sample, update_key)
+            return (stored, params | owned, private), feedback
+
+        n = envs * rounds // batches[name]
+        (_, params, private), feedback = _repeat(one, (stored, params, private), n, jax.random.split(key, n))
+        return params, private, feedback
+
+    def step(state: State) -> tuple[State, dict[str, Array]]:
+        stored, actors, finished, bad = collect(state)
+        key, update_key = jax.random.split(state.key)
+        update_key = jax.random.fold_in(update_key, devices.rank())
+        params, learners, metrics = state.params, {}, {}
+        for i, (name, learner) in enumerate(agent.learners.items()):
+            params, learners[name], feedback = learn(
+                name, learner, stored[name], params, state.learners[name], jax.random.fold_in(update_key, i)
+            )
+            metrics |= jax.tree.map(jnp.mean, feedback.metrics)
+        names = len(seen)
+        seen[names:] = health.names(metrics)
+        worse = health.first_bad(metrics)
+        bad = jnp.where(bad > 0, bad, jnp.where(worse > 0, worse + names, 0))
+        metrics |= {"health": devices.worst(bad)} | devices.total(finished)._asdict()
+        state = State(params, learners, actors, key, state.updates + updates, state.iterations + 1)
+        return state, metrics
+
+    updates = sum(envs * rounds // batch for batch in batches.values())
+    return Anakin(init, step, envs * rounds * length, updates, lambda: list(seen))
+
+
+def _repeat(body: Callable, carry: PyTree, n: int, xs: PyTree = None) -> tuple[PyTree, PyTree]:
+    """A scan, spelt out where it has a single step."""
+    if n > 1:
+        return jax.lax.scan(body, carry, xs, length=n)
+    carry, y = body(carry, jax.tree.map(lambda x: x[0], xs))
+    return carry, jax.tree.map(lambda x: x[None], y)
+
+
+class Program(NamedTuple):
+    """The unit, compiled for a mesh and a population.
+
+    Attributes:
+        start: (seeds int32 [M], settings {name: [M]}) -> State [M, ...] on the devices.
+        run: (State [M, ...], iterations) -> (State, metrics {name: [M, iterations]}). The state given is donated.
+        mesh: with the axes `population` and `learners`.
+        specs: how each part of the state lies on the mesh.
+    """
+
+    start: Callable[[Array, dict[str, Array]], State]
+    run: Callable[[State, int], tuple[State, dict[str, Array]]]
+    mesh: Mesh
+    specs: State
+
+
+def program(unit: Anakin, mesh: Mesh) -> Program:
+    """Replicate the unit over the axis `learners`, and M members over the axis `population`.
+
+    M must be a multiple of the population axis. Members of one device run one after the other on a CPU, where a batched
+    matrix product is slower than several plain ones, and side by side elsewhere.
+    """
+    everyone, own = P(devices.POPULATION), P(devices.POPULATION, devices.LEARNERS)
+    specs = State(everyone, everyone, own, everyone, everyone, everyone)
+    shard = partial(jax.shard_map, mesh=mesh, check_vma=False)
+
+    def members(function: Callable) -> Callable:
+        def mapped(*args: PyTree) -> PyTree:
+            if jax.tree.leaves(args)[0].shape[0] == 1:
+                return jax.tree.map(lambda x: x[None], function(*jax.tree.map(lambda x: x[0], args)))
+            if jax.default_backend() == "cpu":
+                return jax.lax.map(lambda args: function(*args), args)
+            return jax.vmap(function)(*args)
+
+        return mapped
+
+    def begin(seed: Array, settings: dict[str, Array]) -> State:
+        return unit.init(random.key(seed), settings)
+
+    start = jax.jit(shard(members(begin), in_specs=(everyone, everyone), out_specs=specs))
+
+    @partial(jax.jit, static_argnums=1, donate_argnums=0)
+    def run(state: State, iterations: int) -> tuple[State, dict[str, Array]]:
+        loop = members(lambda state: jax.lax.scan(lambda s, _: unit.step(s), state, length=iterations))
+        return shard(loop, in_specs=(specs,), out_specs=(specs, everyone))(state)
+
+    return Program(start, run, mesh, specs)

@@ -1,0 +1,279 @@
+"""The command line: parses, resolves, calls. JAX is imported only after the devices have been decided."""
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+USAGE = 2
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command. Returns the exit code: 0 done, 1 failed, 2 usage, 128 + signal where one asked it to end."""
+    args = _parser().parse_args(argv)
+    try:
+        return args.command(args)
+    except (ValueError, FileNotFoundError, FileExistsError, ImportError) as error:
+        print(f"boonta: {error}", file=sys.stderr)
+        return USAGE
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="boonta", description="Write an agent once; run it on one chip, a pod, or a fleet.")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+
+    def command(name: str, function: Any, text: str) -> argparse.ArgumentParser:
+        sub = commands.add_parser(name, help=text, description=text, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+        sub.set_defaults(command=function)
+        return sub
+
+    train = command("train", _train, "Train an agent; without names PPO, on CartPole, on Anakin.")
+    train.add_argument("agent", nargs="?", help="an agent of `boonta list agents`, or module:factory")
+    train.add_argument("env", nargs="?", help="family:Name of `boonta list envs`, or module:factory")
+    train.add_argument("--on", metavar="ARCHITECTURE", help="where it runs: anakin")
+    train.add_argument("--steps", metavar="N", type=_count, help="environment steps of one member")
+    train.add_argument("--seed", metavar="S", type=int)
+    train.add_argument("--seeds", metavar="K", type=int, help="train K seeds in one program")
+    train.add_argument("--sweep", metavar="KEY=V1,V2", action="append", help="train a grid of a continuous setting in one program")
+    train.add_argument("--out", metavar="DIR", type=Path, help="the run folder (default: runs/AGENT-ENV-TIME)")
+    train.add_argument("--config", metavar="FILE", help="a TOML file, the name of a recipe, or none for bare defaults")
+    train.add_argument("--set", metavar="TABLE.KEY=VALUE", action="append", default=[], dest="assignments")
+    train.add_argument("--resume", metavar="RUN", type=Path, help="go on where the run in this folder was")
+    train.add_argument("--devices", metavar="N", help="devices to use, or auto")
+    train.add_argument("--on-nan", choices=("stop", "ignore"))
+    train.add_argument("--json", action="store_true", help="one JSON object as the last line")
+    train.add_argument("--coordinator", metavar="HOST:PORT", help="several hosts: the address of the first")
+    train.add_argument("--processes", metavar="N", type=int, help="several hosts: how many")
+    train.add_argument("--process", metavar="I", type=int, help="several hosts: which this is, from 0")
+    train.add_argument("--distributed", action="store_true", help="several hosts, found out from the cluster's environment")
+
+    evaluate = command("eval", _eval, "Evaluate a run: greedy episodes.")
+    evaluate.add_argument("run", type=Path)
+    evaluate.add_argument("--episodes", metavar="N", type=int, default=100)
+    evaluate.add_argument("--json", action="store_true")
+    watch = command("watch", _watch, "Film one greedy episode of a run.")
+    watch.add_argument("run", type=Path)
+    watch.add_argument("--out", metavar="FILE", type=Path, help="a .gif or an .mp4 (default: RUN/watch.gif)")
+    watch.add_argument("--steps", metavar="N", type=int, default=1000, help="at most so many steps")
+    watch.add_argument("--seed", metavar="S", type=int, default=0)
+    for sub in (evaluate, watch):
+        sub.add_argument("--checkpoint", metavar="WHICH", default="latest", help="latest, best, or a step count")
+        sub.add_argument("--member", metavar="I", type=int, default=0, help="of a run of several seeds or settings")
+    report = command("report", _report, "Write one self-contained HTML page about runs.")
+    report.add_argument("runs", nargs="+", type=Path)
+    report.add_argument("--out", metavar="FILE.html", type=Path)
+    listing = command("list", _list, "List what there is.")
+    listing.add_argument("what", nargs="?", choices=("agents", "envs", "architectures", "recipes"))
+    bench = command("bench", _bench, "Measure: run a script of benchmarks/ of a clone of the repository.")
+    bench.add_argument("name", help="such as anakin.peers")
+    bench.add_argument("arguments", nargs=argparse.REMAINDER)
+    doctor = command("doctor", _doctor, "Show devices, versions and missing extras, or what is in a run folder.")
+    doctor.add_argument("run", nargs="?", type=Path)
+    doctor.add_argument("--json", action="store_true")
+    return parser
+
+
+def _train(args: argparse.Namespace) -> int:
+    from boonta.experiments import config as configuration
+
+    run = {"steps": args.steps, "seed": args.seed, "seeds": args.seeds, "on_nan": args.on_nan, "sweep": args.sweep}
+    assignments = list(args.assignments)
+    if args.devices not in (None, "auto"):
+        assignments.append(f"architecture.devices={args.devices}")
+    if args.resume:
+        if not (args.resume / "config.toml").is_file():
+            raise FileNotFoundError(f"--resume {args.resume}: not a run folder, it has no config.toml")
+        config = configuration.load(args.resume / "config.toml")
+        asked = configuration.changed(config, args.agent, args.env, args.on, args.config, assignments, run)
+        if asked:
+            raise ValueError(f"--resume goes on with the settings of the run; these would change: {'; '.join(asked)}")
+        folder = args.resume
+        if args.out and args.out.resolve() != folder.resolve():
+            raise ValueError(f"--out {args.out}: a resumed run stays in its folder {folder}")
+    else:
+        config = configuration.resolve(args.agent, args.env, args.on, args.config, assignments, run)
+        folder = args.out or Path("runs") / f"{config.agent}-{config.env}-{time.strftime('%Y%m%d-%H%M%S')}".replace(":", "-")
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise FileExistsError(f"--out {folder} is not empty; name another folder, or go on with --resume {folder}")
+    _start_jax(config.architecture_settings.devices, args)
+    from boonta.experiments import report, training
+
+    quiet = args.json
+    if not quiet:
+        recipe = f", recipe {config.run.recipe}" if config.run.recipe else ""
+        print(f"boonta: {config.agent} on {config.env}, {config.architecture}{recipe} -> {folder}", file=sys.stderr)
+    try:
+        result = training.train(config, folder, resume=bool(args.resume), quiet=quiet)
+    except training.Interrupted as stop:
+        print(f"boonta: {stop}", file=sys.stderr)
+        return 128 + stop.signal
+    except training.Failed as failure:
+        print(f"boonta: {failure}", file=sys.stderr)
+        return 1
+    summary = result.summary
+    if not _leads():
+        return 0
+    page = report.write_report([folder])
+    if args.json:
+        print(json.dumps(summary))
+    else:
+        print(
+            f"evaluation: {summary['eval_return_mean']:.1f} ± {summary['eval_return_std']:.1f}"
+            f" over {summary['eval_episodes']} episodes\n"
+            f"training:   {summary['env_steps']:,} steps in {summary['seconds']:.1f} s,"
+            f" {summary['steps_per_second']:,.0f} steps/s (and {summary['compile_seconds']:.1f} s to compile)\n"
+            f"report:     {page}"
+        )
+    return 0
+
+
+def _eval(args: argparse.Namespace) -> int:
+    _start_jax(1)
+    from boonta.experiments import runs
+
+    summary = runs.evaluate(runs.open_run(args.run, args.checkpoint, args.member), args.episodes)
+    mean, std, episodes = (summary[f"eval_{key}"] for key in ("return_mean", "return_std", "episodes"))
+    print(json.dumps(summary) if args.json else f"{mean:.2f} ± {std:.2f} over {episodes} episodes")
+    return 0
+
+
+def _watch(args: argparse.Namespace) -> int:
+    _start_jax(1)
+    from boonta.experiments import runs
+
+    run = runs.open_run(args.run, args.checkpoint, args.member)
+    made = runs.watch(run, args.out or args.run / "watch.gif", args.steps, args.seed)
+    print(f"{made['out']}: {made['frames']} frames, return {made['return']:g}")
+    return 0
+
+
+def _report(args: argparse.Namespace) -> int:
+    from boonta.experiments import report
+
+    print(report.write_report(args.runs, args.out))
+    return 0
+
+
+def _list(args: argparse.Namespace) -> int:
+    from boonta.experiments import registry
+
+    def environments() -> Sequence[str]:
+        from boonta import envs
+
+        return envs.names()
+
+    listings = {
+        "agents": lambda: registry.AGENTS,
+        "envs": environments,
+        "architectures": lambda: registry.ARCHITECTURES,
+        "recipes": lambda: [
+            f"{name:32} {recipe['agent']['name']} {recipe['env']['name']} --on {recipe['architecture']['name']}"
+            for name, recipe in registry.recipes().items()
+        ],
+    }
+    for what in [args.what] if args.what else listings:
+        if not args.what:
+            print(f"{what}:")
+        for name in listings[what]():
+            print(name if args.what else f"  {name}")
+    return 0
+
+
+def _bench(args: argparse.Namespace) -> int:
+    import runpy
+
+    name = f"benchmarks.{args.name}"
+    root = next((p for p in (Path.cwd(), *Path(__file__).resolve().parents) if (p / "benchmarks" / "__init__.py").is_file()), None)
+    if root is None:
+        raise FileNotFoundError("benchmarks/ comes with the repository, not with the package: run this inside a clone")
+    if not (root / Path(*name.split("."))).with_suffix(".py").is_file():
+        from boonta.core.settings import nearest
+
+        scripts = [
+            ".".join(file.relative_to(root / "benchmarks").with_suffix("").parts)
+            for file in sorted((root / "benchmarks").glob("*/*.py"))
+            if "def main" in file.read_text("utf-8")
+        ]
+        raise ValueError(f"unknown benchmark {args.name!r}{nearest(args.name, scripts)}; allowed: {', '.join(scripts)}")
+    sys.path.insert(0, str(root))
+    sys.argv = [name, *args.arguments]
+    runpy.run_module(name, run_name="__main__")
+    return 0
+
+
+def _doctor(args: argparse.Namespace) -> int:
+    if args.run:
+        from boonta.experiments import runs
+
+        facts = runs.inspect(args.run)
+    else:
+        from boonta.experiments import machine
+
+        _start_jax(0)
+        import jax
+
+        extras = {
+            name: "installed" if all(machine.versions(packages).values()) else f"pip install 'boonta[{name}]'"
+            for name, packages in machine.EXTRAS.items()
+        }
+        there = [f"{device.platform}:{device.id} {device.device_kind}" for device in jax.devices()]
+        facts = {"devices": there, "machine": machine.machine(), "versions": machine.versions(), "extras": extras}
+    if args.json:
+        print(json.dumps(facts))
+        return 0
+    for key, value in facts.items():
+        print(f"{key}:" if isinstance(value, dict | list) else f"{key}: {value}")
+        for line in [f"{k}: {v}" for k, v in value.items()] if isinstance(value, dict) else value if isinstance(value, list) else []:
+            print(f"  {line}")
+    return 0
+
+
+def _start_jax(count: int, args: argparse.Namespace | None = None) -> None:
+    """Decide the devices, then let JAX start; several hosts meet here."""
+    from boonta.experiments.machine import cores
+
+    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path.home() / ".cache" / "boonta" / "jax"))
+    flag = "--xla_force_host_platform_device_count"
+    flags = os.environ.get("XLA_FLAGS", "")
+    if flag not in flags:
+        os.environ["XLA_FLAGS"] = f"{flags} {flag}={count or cores()}".strip()
+    import jax
+
+    if args is None:
+        return
+    several = (args.coordinator, args.processes, args.process)
+    if any(value is not None for value in several):
+        if any(value is None for value in several):
+            raise ValueError("several hosts need all of --coordinator, --processes and --process")
+        jax.distributed.initialize(args.coordinator, args.processes, args.process)
+    elif args.distributed:
+        jax.distributed.initialize()
+
+
+def _leads() -> bool:
+    import jax
+
+    return jax.process_index() == 0
+
+
+def _count(text: str) -> int:
+    """A number of steps, also as 1e6 or 1_000_000."""
+    try:
+        value = float(text.replace("_", ""))
+    except ValueError:
+        value = 0.5
+    if not value.is_integer():
+        raise argparse.ArgumentTypeError(f"must be a whole number, got {text!r}")
+    return int(value)
+
+
+def run() -> NoReturn:
+    """The console script."""
+    sys.exit(main())

@@ -1,0 +1,110 @@
+"""Acting: the first half of the ring, from time steps to trajectories."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from boonta.core import episodes
+from boonta.core.agent import Agent
+from boonta.core.environment import Environment, advance
+from boonta.core.types import Array, Extras, Key, Memory, Params, PyTree, TimeStep, Trajectory, Origin
+
+
+class Actor(NamedTuple):
+    """An agent in an environment, between two steps.
+
+    Attributes:
+        state: the environment's.
+        timestep: the one that `act` has not seen yet.
+        memory: the agent's.
+        key: this environment's own random stream.
+        index: int32, the environment's global index.
+        step: int32, steps made so far.
+        episode: Episode.
+    """
+
+    state: PyTree
+    timestep: TimeStep
+    memory: Memory
+    key: Key
+    index: Array
+    step: Array
+    episode: episodes.Episode
+
+
+def begin(agent: Agent, environment: Environment, params: Params, index: Array, count: int, key: Key) -> Actor:
+    """The actor of environment `index` (int32 scalar) of `count`, at FIRST. Consumes the key."""
+    key, reset_key, memory_key = jax.random.split(jax.random.fold_in(key, index), 3)
+    rank = index.astype(jnp.float32) / max(count - 1, 1)
+    state, timestep = environment.reset(reset_key)
+    memory = agent.memory(params, rank, memory_key)
+    return Actor(state, timestep, memory, key, index, jnp.zeros((), jnp.int32), episodes.begin())
+
+
+def unroll(
+    agent: Agent, environment: Environment, params: Params, actors: Actor, length: int, version: Array
+) -> tuple[Actor, Trajectory, episodes.Finished]:
+    """T steps of many environments.
+
+    Args:
+        agent: acts with `agent.act`.
+        environment: a single one; it is vmapped here.
+        params: all groups, or those that `agent.reads` names.
+        actors: Actor [E, ...].
+        length: T.
+        version: int32 scalar, updates behind `params`.
+
+    Returns:
+        Actors [E, ...], Trajectory [E, ...] and the sums over the episodes that finished.
+    """
+    act = jax.vmap(agent.act, (None, 0, 0, 0))
+    move = jax.vmap(lambda *args: advance(environment, *args))
+    follow = jax.vmap(episodes.follow)
+
+    # All keys of the unroll in one call: inside the loop each draw would pay for its own.
+    keys = jax.vmap(lambda key: jax.random.split(key, (2 * length + 1,)))(actors.key)
+    next_key, keys = keys[:, 0], jnp.moveaxis(keys[:, 1:], 1, 0)
+
+    def body(carry, keys):
+        state, timestep, memory, episode, finished = carry
+        act_keys, step_keys = keys
+        memory, action, extras = act(params, memory, timestep, act_keys)
+        state, next_timestep = move(state, timestep, action, step_keys)
+        episode, ended = follow(episode, next_timestep)
+        finished = jax.tree.map(lambda total, x: total + jnp.sum(x), finished, ended)
+        return (state, next_timestep, memory, episode, finished), (timestep, extras)
+
+    nothing = episodes.Finished(*(jnp.zeros((), jnp.float32) for _ in episodes.Finished._fields))
+    carry = (actors.state, actors.timestep, actors.memory, actors.episode, nothing)
+    carry, (timesteps, extras) = jax.lax.scan(body, carry, (keys[:length], keys[length:]))
+    state, timestep, memory, episode, finished = carry
+
+    timesteps = jax.tree.map(lambda xs, x: jnp.concatenate([xs, x[None]]), timesteps, timestep)
+    timesteps, extras = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), (timesteps, extras))
+    origin = Origin(actors.index, jnp.zeros_like(actors.index), actors.step, jnp.broadcast_to(version, actors.index.shape))
+    trajectory = Trajectory(actors.memory, timesteps, extras, origin)
+    actors = Actor(state, timestep, memory, next_key, actors.index, actors.step + length, episode)
+    return actors, trajectory, finished
+
+
+def reanalyse(agent: Agent, params: Params, memory: Memory, timesteps: TimeStep, keys: Key) -> tuple[Memory, Extras]:
+    """Act again on the stored past of ONE environment.
+
+    Args:
+        agent: acts with `agent.act`; its actions are dropped, since what happened has happened.
+        params: newer parameters than those that acted.
+        memory: the memory before the first of these steps.
+        timesteps: TimeStep [T, ...].
+        keys: [T] keys; the keys of the first time give the same answers for the same parameters.
+
+    Returns:
+        The memory after the last step, and extras [T, ...].
+    """
+
+    def body(memory, step):
+        timestep, key = step
+        memory, _, extras = agent.act(params, memory, timestep, key)
+        return memory, extras
+
+    return jax.lax.scan(body, memory, (timesteps, keys))

@@ -1,0 +1,61 @@
+"""The two device axes, and the one collective that agents use."""
+
+import jax
+import numpy as np
+from jax.flatten_util import ravel_pytree
+from jax.sharding import AxisType, Mesh
+
+from boonta.core.types import Array, PyTree
+
+LEARNERS = "learners"
+POPULATION = "population"
+
+
+def average(tree: PyTree) -> PyTree:
+    """The mean over all learner devices of all hosts; the identity where there is only one.
+
+    Drivers run updates in `shard_map(..., check_vma=False)`, where gradients arrive local to their device, so that this
+    mean is the only place where devices meet.
+    """
+    if not count():
+        return tree
+    # One collective for all leaves: on a CPU its cost is the meeting, not the bytes.
+    flat, restore = ravel_pytree(tree)
+    return restore(jax.lax.pmean(flat, LEARNERS))
+
+
+def total(tree: PyTree) -> PyTree:
+    """The sum over all learner devices of all hosts; the identity where there is only one."""
+    return jax.lax.psum(tree, LEARNERS) if count() else tree
+
+
+def worst(code: Array) -> Array:
+    """The largest value over all learner devices of all hosts."""
+    return jax.lax.pmax(code, LEARNERS) if count() else code
+
+
+def count() -> int:
+    """How many learner devices share this computation; 0 where the axis is not bound."""
+    try:
+        return jax.lax.axis_size(LEARNERS)
+    except NameError:
+        return 0
+
+
+def rank() -> Array | int:
+    """Which of the learner devices this is, from 0."""
+    return jax.lax.axis_index(LEARNERS) if count() else 0
+
+
+def mesh(devices: list[jax.Device], population: int = 1) -> Mesh:
+    """A mesh of `devices` with the axes `population` (of the given size) and `learners` (the rest).
+
+    Raises:
+        ValueError: the number of devices is not a multiple of `population`.
+    """
+    if len(devices) % population:
+        raise ValueError(
+            f"the number of devices must be a multiple of the population axis, got {len(devices)} and {population}"
+        )
+    grid = np.asarray(devices).reshape(population, -1)
+    return Mesh(grid, (POPULATION, LEARNERS), axis_types=(AxisType.Auto, AxisType.Auto))

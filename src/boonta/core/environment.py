@@ -1,0 +1,109 @@
+"""Environments as pairs of pure functions, and the words to write one with."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from boonta.core.types import FIRST, LAST, MID, Action, Array, Key, PyTree, TimeStep, select
+
+
+class Discrete(NamedTuple):
+    """Actions 0 ... n-1, an int32 scalar."""
+
+    n: int
+
+    def zero(self) -> Array:
+        """The action reported at FIRST."""
+        return jnp.zeros((), jnp.int32)
+
+
+class Continuous(NamedTuple):
+    """Real actions, float32 of `shape`, between `low` and `high` (arrays of that shape)."""
+
+    shape: tuple[int, ...]
+    low: np.ndarray
+    high: np.ndarray
+
+    def zero(self) -> Array:
+        """The action reported at FIRST."""
+        return jnp.zeros(self.shape, jnp.float32)
+
+    def scale(self, unit: Array) -> Array:
+        """An action [..., *shape] from units of half the box, [..., d]; unbounded dimensions keep their units."""
+        low, high = np.asarray(self.low, np.float32), np.asarray(self.high, np.float32)
+        bounded = np.isfinite(low) & np.isfinite(high)
+        middle, half = np.where(bounded, (low + high) / 2, 0.0), np.where(bounded, (high - low) / 2, 1.0)
+        return middle + half * unit.reshape(*unit.shape[:-1], *self.shape)
+
+
+class Spec(NamedTuple):
+    """The static facts of an environment.
+
+    Attributes:
+        name: what messages call it.
+        observation: pytree of jax.ShapeDtypeStruct.
+        action: Discrete or Continuous.
+        frames_per_step: simulator frames in one step (the action repeat).
+    """
+
+    name: str
+    observation: PyTree
+    action: Discrete | Continuous
+    frames_per_step: int = 1
+
+
+class Environment(NamedTuple):
+    """One environment: vmap it for many.
+
+    Attributes:
+        spec: Spec.
+        reset: key -> (state, TimeStep), the time step being FIRST. Consumes the key.
+        step: (state, action, key) -> (state, TimeStep), MID or LAST. Never called after LAST. Consumes the key.
+        render: state -> uint8 [H, W, 3], or None if it cannot be drawn.
+    """
+
+    spec: Spec
+    reset: Callable[[Key], tuple[PyTree, TimeStep]]
+    step: Callable[[PyTree, Action, Key], tuple[PyTree, TimeStep]]
+    render: Callable[[PyTree], np.ndarray] | None = None
+
+
+def start(observation: PyTree, action_spec: Discrete | Continuous) -> TimeStep:
+    """The FIRST time step of an episode."""
+    return TimeStep(
+        observation=observation,
+        action=action_spec.zero(),
+        reward=jnp.zeros((), jnp.float32),
+        discount=jnp.ones((), jnp.float32),
+        step_type=jnp.asarray(FIRST),
+    )
+
+
+def proceed(
+    observation: PyTree, action: Action, reward: Array, terminated: Array, truncated: Array | bool = False
+) -> TimeStep:
+    """A time step after an action. `terminated` is a true end, `truncated` a time limit; both are bool scalars."""
+    terminated, truncated = jnp.asarray(terminated, bool), jnp.asarray(truncated, bool)
+    return TimeStep(
+        observation=observation,
+        action=action,
+        reward=jnp.asarray(reward, jnp.float32),
+        discount=jnp.where(terminated, 0.0, 1.0).astype(jnp.float32),
+        step_type=jnp.where(terminated | truncated, LAST, MID),
+    )
+
+
+def advance(
+    environment: Environment, state: PyTree, timestep: TimeStep, action: Action, key: Key
+) -> tuple[PyTree, TimeStep]:
+    """Step, or start the next episode if `timestep` is LAST: the final observation is never lost.
+
+    After LAST the action is ignored and the answer is FIRST. Consumes the key.
+    """
+    reset_key, step_key = jax.random.split(key)
+    stepped = environment.step(state, action, step_key)
+    fresh = environment.reset(reset_key)
+    return select(timestep.last(), fresh, stepped)

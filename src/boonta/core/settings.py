@@ -1,0 +1,117 @@
+"""Typed settings: frozen dataclasses whose every field says what it means, and which refuse what they do not know."""
+
+import dataclasses
+import difflib
+import types
+from collections.abc import Mapping
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+T = TypeVar("T")
+
+
+def setting(default: Any, doc: str, *, low: float | None = None, high: float | None = None, traced: bool = False) -> Any:
+    """A field of a settings dataclass.
+
+    Args:
+        default: its default value.
+        doc: one line that says what it means, with its unit.
+        low: the lowest value allowed.
+        high: the highest value allowed.
+        traced: whether it lives in the parameter group `settings`, so that it can be swept, scheduled or meta-learned.
+    """
+    metadata = {"doc": doc, "low": low, "high": high, "traced": traced}
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def build(cls: type[T], values: Mapping[str, Any], where: str) -> T:
+    """The settings dataclass `cls` from a mapping, checked.
+
+    Args:
+        cls: a dataclass made of `setting` fields.
+        values: by field name; strings are parsed where the field is not a string.
+        where: what the mapping is called in messages, as in `agent.learning_rate`.
+
+    Raises:
+        ValueError: an unknown key, a value of the wrong type, or one out of its range.
+    """
+    fields = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    hints = get_type_hints(cls)
+    checked = {}
+    for key, value in values.items():
+        if key not in fields:
+            raise ValueError(f"unknown key {where}.{key}{nearest(key, fields)}; allowed: {', '.join(sorted(fields))}")
+        checked[key] = _check(value, hints[key], fields[key].metadata, f"{where}.{key}")
+    return cls(**checked)
+
+
+def traced(settings: Any) -> dict[str, float]:
+    """The continuous settings that make up the parameter group `settings`."""
+    fields = dataclasses.fields(settings)
+    return {field.name: float(getattr(settings, field.name)) for field in fields if field.metadata.get("traced")}
+
+
+def nearest(word: str, known: Any) -> str:
+    """`: did you mean ...?` for a misspelt word, or nothing."""
+    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    return f": did you mean {close[0]!r}?" if close else ""
+
+
+def _check(value: Any, hint: Any, metadata: Mapping[str, Any], name: str) -> Any:
+    value = _convert(value, hint, name)
+    low, high = metadata.get("low"), metadata.get("high")
+    for number in value if isinstance(value, tuple) else (value,):
+        if isinstance(number, (int, float)) and not isinstance(number, bool):
+            if (low is not None and not number >= low) or (high is not None and not number <= high):
+                span = f"at least {low}" if high is None else f"at most {high}" if low is None else f"from {low} to {high}"
+                raise ValueError(f"{name} must be {span}, got {number}")
+    return value
+
+
+def _convert(value: Any, hint: Any, name: str) -> Any:
+    origin = get_origin(hint)
+    if origin in (Union, types.UnionType):
+        if value is None or value == "none":
+            return None
+        (hint,) = [option for option in get_args(hint) if option is not type(None)]
+        return _convert(value, hint, name)
+    if origin is Literal:
+        allowed = get_args(hint)
+        if value not in allowed:
+            raise ValueError(f"{name} must be one of {', '.join(map(str, allowed))}, got {value!r}{nearest(str(value), allowed)}")
+        return value
+    if origin is tuple:
+        if isinstance(value, str):
+            value = [part for part in value.strip("[]() ").split(",") if part.strip()]
+        elif not isinstance(value, (list, tuple)):
+            value = [value]
+        return tuple(_convert(part, get_args(hint)[0], name) for part in value)
+    if hint is Any:
+        return value
+    if isinstance(value, str) and hint is not str:
+        value = _parse(value.strip(), hint, name)
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        value = float(value)
+    if hint is int and isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if type(value) is not hint:
+        raise ValueError(f"{name} must be {_words(hint)}, got {value!r} ({_words(type(value))})")
+    return value
+
+
+def _parse(text: str, hint: type, name: str) -> Any:
+    if hint is bool and text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    if hint in (int, float):
+        try:
+            return int(text.replace("_", "")) if hint is int else float(text)
+        except ValueError:
+            try:
+                return float(text)
+            except ValueError:
+                pass
+    raise ValueError(f"{name} must be {_words(hint)}, got {text!r}")
+
+
+def _words(hint: type) -> str:
+    names = {int: "an integer", float: "a number", bool: "true or false", str: "a string"}
+    return names.get(hint, hint.__name__)

@@ -1,0 +1,119 @@
+"""What travels round the ring: time steps, trajectories, samples and feedback.
+
+The conventions are dm_env's: the reward and the discount of a time step belong
+to the action that led to it, and an episode is FIRST, MID ..., LAST.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+PyTree = Any
+Array = jax.Array
+Key = jax.Array
+Params = dict[str, PyTree]
+Memory = PyTree
+Action = PyTree
+Extras = PyTree
+
+FIRST = np.int8(0)
+MID = np.int8(1)
+LAST = np.int8(2)
+
+
+class TimeStep(NamedTuple):
+    """What an environment says at time t.
+
+    Attributes:
+        observation: pytree of arrays. If it is a mapping with the key `legal`, that is a bool mask over the
+            actions with at least one True in every step, all True at LAST.
+        action: a_{t-1}, exactly as it was given to `step`; zeros at FIRST.
+        reward: float32 [], r_t, of whoever acted; zero at FIRST.
+        discount: float32 [], 0 only at a true end, 1 otherwise (also when a time limit cut the episode),
+            -1 where the turn passes to the opponent of a zero-sum game; 1 and unused at FIRST.
+        step_type: int8 [], FIRST, MID or LAST. After LAST comes FIRST; the action taken at LAST is ignored.
+    """
+
+    observation: PyTree
+    action: PyTree
+    reward: Array
+    discount: Array
+    step_type: Array
+
+    def first(self) -> Array:
+        """bool, whether an episode starts here."""
+        return self.step_type == FIRST
+
+    def last(self) -> Array:
+        """bool, whether an episode ends here."""
+        return self.step_type == LAST
+
+
+class Origin(NamedTuple):
+    """Where and when a trajectory was made.
+
+    Attributes:
+        environment: int32 [], the environment's global index.
+        life: int32 [], how often that environment was started anew; no window of replay crosses lives.
+        step: int32 [], steps this environment had made in this life when the trajectory began.
+        version: int32 [], number of updates behind the parameters that acted; the learner's minus this is the policy lag.
+    """
+
+    environment: Array
+    life: Array
+    step: Array
+    version: Array
+
+
+class Trajectory(NamedTuple):
+    """T consecutive steps of one environment: the only thing ever stored or sent.
+
+    Attributes:
+        memory: the agent's memory before it acted at step 0.
+        timesteps: TimeStep [T+1, ...]; the last one is the first of the next trajectory.
+        extras: pytree [T, ...], what `act` wants `update` to know.
+        origin: Origin.
+    """
+
+    memory: Memory
+    timesteps: TimeStep
+    extras: Extras
+    origin: Origin
+
+
+class Sample(NamedTuple):
+    """A batch drawn from replay.
+
+    Attributes:
+        trajectory: Trajectory [B, ...].
+        weights: float32 [B], importance weights; ones where sampling is uniform.
+        ids: int32 [B], where the priorities of `Feedback` go.
+    """
+
+    trajectory: Trajectory
+    weights: Array
+    ids: Array
+
+
+class Feedback(NamedTuple):
+    """What an update says back.
+
+    Attributes:
+        metrics: dict of float32 scalars, already averaged over devices.
+        priorities: float32 [B], new priorities of the sample, or None.
+    """
+
+    metrics: dict[str, Array]
+    priorities: Array | None = None
+
+
+def batch_size(tree: PyTree) -> int:
+    """The length of the leading axis that all leaves share."""
+    return jax.tree.leaves(tree)[0].shape[0]
+
+
+def select(condition: Array, yes: PyTree, no: PyTree) -> PyTree:
+    """`yes` where the scalar bool `condition` holds, else `no`, leaf by leaf; PRNG keys included."""
+    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), yes, no)

@@ -1,0 +1,18 @@
+"""How the environments refuse a setting."""
+
+import difflib
+from collections.abc import Iterable
+
+
+def unknown(what: str, value: object, allowed: Iterable[str]) -> ValueError:
+    """The error for a `value` that is not one of `allowed`: it names the nearest and lists them all."""
+    allowed = sorted(allowed)
+    near = difflib.get_close_matches(str(value), allowed, n=1, cutoff=0.5)
+    hint = f" (did you mean {near[0]!r}?)" if near else ""
+    return ValueError(f"unknown {what} {value!r}{hint}; allowed: {', '.join(allowed) or 'none'}")
+
+
+def require(holds: bool, setting: str, value: object, allowed: str) -> None:
+    """Raises ValueError unless `holds`: `value` is refused for `setting`, which must be `allowed`."""
+    if not holds:
+        raise ValueError(f"{setting} must be {allowed}, got {value!r}")

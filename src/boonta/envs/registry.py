@@ -1,0 +1,114 @@
+"""Environments by name: `family:Name`, or `package.module:factory` for the user's own."""
+
+import importlib
+import inspect
+import os
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from boonta.core.environment import Environment
+from boonta.envs import catch, chain, gridworld, memory, probes, tmaze
+from boonta.envs.errors import unknown
+
+_OWN: Mapping[str, Callable[..., Environment]] = {
+    "catch": catch.make,
+    "chain": chain.make,
+    "gridworld": gridworld.make,
+    "memory": memory.make,
+    "tmaze": tmaze.make,
+    "probe-value": probes.value,
+    "probe-context": probes.context,
+    "probe-discount": probes.discount,
+    "probe-reach": probes.reach,
+}
+
+# Where `make(name, **settings)` and `names()` of a bridge are; imported only when that family is asked for.
+_BRIDGES = {"gymnax": "boonta.envs.gymnax"}
+
+
+def make(name: str, **settings: Any) -> Environment:
+    """The environment called `name`.
+
+    Args:
+        name: `boonta:catch`, `gymnax:CartPole-v1`, ..., or `package.module:factory`, where `factory(**settings)`
+            returns an Environment. The current directory is on the path of that import.
+        **settings: what the environment's factory takes.
+
+    Raises:
+        ValueError: the family, the name or a setting is unknown (the message says what is allowed and what is
+            nearest), a value is refused by the factory, or a factory's answer cannot be compiled.
+        ImportError: the bridge's package is not installed; the message is the `pip install` line.
+    """
+    family, separator, rest = name.partition(":")
+    if not separator:
+        raise unknown("environment", name, names())
+    if family == "boonta":
+        if rest not in _OWN:
+            raise unknown("environment of the family 'boonta'", rest, _OWN)
+        return _call(_OWN[rest], name, settings)
+    if family in _BRIDGES:
+        return importlib.import_module(_BRIDGES[family]).make(rest, **settings)
+    return _compiled(_call(_own_factory(family, rest), name, settings), name)
+
+
+def names(family: str | None = None) -> tuple[str, ...]:
+    """Every `family:Name` that `make` knows, of one family or of all whose packages are installed.
+
+    Raises:
+        ValueError: the family is unknown.
+        ImportError: the family was asked for and its package is not installed.
+    """
+    if family is None:
+        return names("boonta") + tuple(name for bridge in _BRIDGES for name in _names_if_installed(bridge))
+    if family == "boonta":
+        return tuple(f"boonta:{name}" for name in _OWN)
+    if family in _BRIDGES:
+        return tuple(f"{family}:{name}" for name in importlib.import_module(_BRIDGES[family]).names())
+    raise unknown("family", family, ("boonta", *_BRIDGES))
+
+
+def _names_if_installed(family: str) -> tuple[str, ...]:
+    try:
+        return names(family)
+    except ImportError:
+        return ()
+
+
+def _call(factory: Callable[..., Any], name: str, settings: Mapping[str, Any]) -> Any:
+    parameters = inspect.signature(factory).parameters.values()
+    if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        allowed = [parameter.name for parameter in parameters if parameter.kind is not parameter.POSITIONAL_ONLY]
+        for key in settings:
+            if key not in allowed:
+                raise unknown(f"setting of {name}", key, allowed)
+    return factory(**settings)
+
+
+def _own_factory(module_name: str, attribute: str) -> Callable[..., Any]:
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            raise  # Something that the user's module imports is missing, not the module.
+        raise unknown("family or module", module_name, ("boonta", *_BRIDGES)) from None
+    factory = getattr(module, attribute, None)
+    if not callable(factory):
+        public = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
+        raise unknown(f"factory in module {module_name}", attribute, public)
+    return factory
+
+
+def _compiled(made: Any, name: str) -> Environment:
+    if isinstance(made, Environment):
+        return made
+    kind = f"{type(made).__module__}.{type(made).__qualname__}"
+    on_host = callable(getattr(made, "reset", None)) and callable(getattr(made, "step", None))
+    raise ValueError(
+        f"{name} returned a {kind}, which steps on the host and cannot be compiled: train it with an architecture "
+        "that keeps its environments on the host (sebulba, seed, fleet or split)"
+        if on_host
+        else f"{name} returned a {kind}; allowed: a boonta.core.environment.Environment"
+    )

@@ -1,0 +1,156 @@
+"""Checkpoints that are whole or are not there, and that notice when they are no longer what was saved."""
+
+import logging
+import shutil
+import zlib
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import orbax.checkpoint as ocp
+from orbax.checkpoint.checkpoint_managers import preservation_policy as keep
+
+from boonta.core.types import PyTree
+
+FOLDER = "checkpoints"
+
+
+class Restored(NamedTuple):
+    """A checkpoint's state, its facts, and what had to be passed over to get to it."""
+
+    state: PyTree
+    facts: dict[str, Any]
+    passed_over: list[str]
+
+
+class Checkpoints:
+    """The checkpoints of a run, one folder a step count: the latest few, and the best.
+
+    Args:
+        folder: the run folder.
+        latest: how many of the latest to keep.
+    """
+
+    def __init__(self, folder: Path, latest: int = 3) -> None:
+        logging.getLogger("absl").setLevel(logging.ERROR)  # orbax tells every step of a save
+        self._folder = folder.resolve() / FOLDER
+        policy = keep.AnyPreservationPolicy(
+            [keep.LatestN(latest), keep.BestN(get_metric_fn=lambda metrics: metrics["score"], n=1)]
+        )
+        options = ocp.CheckpointManagerOptions(preservation_policy=policy, enable_async_checkpointing=False)
+        self._manager = ocp.CheckpointManager(self._folder, options=options)
+
+    def save(self, env_steps: int, state: PyTree, facts: dict[str, Any], score: float | None) -> None:
+        """Save under `env_steps`. `score` says which is the best; None for not evaluated.
+
+        Raises:
+            OSError: it could not be written; nothing of it is left, and the earlier ones are intact.
+        """
+        data = _without_keys(state)
+        facts = facts | {"env_steps": env_steps, "score": score, "checksum": _checksum(data)}
+        args = ocp.args.Composite(state=ocp.args.StandardSave(data), facts=ocp.args.JsonSave(facts))
+        try:
+            self._manager.save(env_steps, args=args, metrics={"score": -np.inf if score is None else score})
+            self._manager.wait_until_finished()
+        except Exception as error:  # whatever the storage layer makes of a full disk
+            for left in self._folder.glob(f"{env_steps}*"):
+                shutil.rmtree(left, ignore_errors=True)
+            raise OSError(f"the checkpoint at step {env_steps} could not be saved in {self._folder}: {error}") from error
+
+    def restore(self, like: PyTree, which: int | str = "latest") -> Restored:
+        """A checkpoint, falling back to the one before where a file is truncated or damaged.
+
+        Args:
+            like: the state, or its shapes, with the shardings to restore to.
+            which: "latest", "best", or a step count, from which nothing falls back.
+
+        Raises:
+            FileNotFoundError: there is none.
+            ValueError: none of them can be read.
+        """
+        steps = self.steps()
+        if not steps:
+            raise FileNotFoundError(f"there is no checkpoint in {self._folder}")
+        if which == "best":
+            steps = [self._manager.best_step() or steps[-1]]
+        elif which != "latest":
+            if int(which) not in steps:
+                raise FileNotFoundError(f"there is no checkpoint {which} in {self._folder}; there are {steps}")
+            steps = [int(which)]
+        passed_over: list[str] = []
+        for step in reversed(steps):
+            try:
+                return Restored(*self._read(step, like), passed_over)
+            except Exception as error:  # any damage takes any form
+                passed_over.append(f"checkpoint {step} cannot be read ({type(error).__name__}: {_first_line(error)})")
+        raise ValueError(f"no checkpoint in {self._folder} can be read: {'; '.join(passed_over)}")
+
+    def set_aside(self, after: int) -> None:
+        """Rename the checkpoints later than `after`: they are damaged, and their places are needed."""
+        for step in self.steps():
+            if step > after:
+                (self._folder / str(step)).rename(self._folder / f"damaged-{step}")
+        self._manager.reload()
+
+    def steps(self) -> list[int]:
+        """The step counts there are, ascending."""
+        return sorted(self._manager.all_steps(read=True))
+
+    def close(self) -> None:
+        """Release the folder."""
+        self._manager.close()
+
+    def _read(self, step: int, like: PyTree) -> tuple[PyTree, dict[str, Any]]:
+        shapes = jax.tree.map(_shape, _without_keys_shape(like))
+        args = ocp.args.Composite(state=ocp.args.StandardRestore(shapes), facts=ocp.args.JsonRestore())
+        read = self._manager.restore(step, args=args)
+        facts = dict(read["facts"])
+        if (checksum := _checksum(read["state"])) != facts["checksum"]:
+            raise ValueError(f"its checksum is {checksum}, but {facts['checksum']} was saved")
+        return _with_keys(read["state"], like), facts
+
+
+def _is_key(x: Any) -> bool:
+    return jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+
+
+def _without_keys(tree: PyTree) -> PyTree:
+    return jax.tree.map(lambda x: jax.random.key_data(x) if _is_key(x) else x, tree)
+
+
+def _without_keys_shape(tree: PyTree) -> PyTree:
+    def one(x: Any) -> Any:
+        if not _is_key(x):
+            return x
+        data = jax.eval_shape(jax.random.key_data, jax.ShapeDtypeStruct(x.shape, x.dtype))
+        return jax.ShapeDtypeStruct(data.shape, data.dtype, sharding=x.sharding)
+
+    return jax.tree.map(one, tree)
+
+
+def _shape(x: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding)
+
+
+def _with_keys(tree: PyTree, like: PyTree) -> PyTree:
+    def one(x: Any, model: Any) -> Any:
+        return jax.random.wrap_key_data(x, impl=jax.random.key_impl(model)) if _is_key(model) else x
+
+    return jax.tree.map(one, tree, like)
+
+
+def _checksum(tree: PyTree) -> int | None:
+    """CRC-32 over all leaves; None where this process does not hold them all."""
+    leaves = jax.tree.leaves(tree)
+    if not all(getattr(leaf, "is_fully_addressable", True) for leaf in leaves):
+        return None
+    value = 0
+    for leaf in leaves:
+        value = zlib.crc32(np.ascontiguousarray(leaf).tobytes(), value)
+    return value
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [""])[0][:200]

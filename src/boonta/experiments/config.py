@@ -1,0 +1,291 @@
+"""From the command line, a recipe and a file to one resolved, typed configuration."""
+
+import itertools
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import tomli_w
+
+from boonta.core import settings
+from boonta.core.settings import nearest, setting
+from boonta.experiments import registry
+
+DEFAULTS = {"agent": "ppo", "env": "gymnax:CartPole-v1", "architecture": "anakin"}
+TABLES = ("run", "agent", "env", "architecture")
+
+
+@dataclass(frozen=True)
+class Run:
+    """How long, from which seeds, and what is kept."""
+
+    steps: int = setting(500_000, "environment steps of one member", low=1)
+    seed: int = setting(0, "the first seed", low=0, high=2**31 - 1)
+    seeds: int = setting(1, "members with seeds seed, seed + 1, ...", low=1)
+    sweep: tuple[str, ...] = setting((), "key=v1,v2,... of continuous agent settings: one member for each of the grid")
+    log_every: int = setting(0, "environment steps between log lines; 0 for a fiftieth of the run", low=0)
+    evaluate_every: int = setting(0, "environment steps between evaluations; 0 for a tenth of the run", low=0)
+    eval_episodes: int = setting(100, "greedy episodes in an evaluation", low=1)
+    checkpoint_every: int = setting(0, "environment steps between checkpoints; 0 for a tenth of the run", low=0)
+    keep: int = setting(3, "latest checkpoints kept; the best one is kept besides", low=1)
+    on_nan: Literal["stop", "ignore"] = setting("stop", "what to do when a loss or an observation is not finite")
+    recipe: str = setting("", "the recipe that the settings came from")
+
+
+@dataclass(frozen=True)
+class Anakin:
+    """Where Anakin runs."""
+
+    envs: int = setting(0, "environments over all devices; 0 for as many as the agent's batch", low=0)
+    devices: int = setting(0, "devices; 0 for all, of which a CPU has one per core while each gets 16 environments", low=0)
+
+
+class Config(NamedTuple):
+    """Everything resolved. `env_settings` are the keyword arguments of the environment's factory."""
+
+    run: Run
+    agent: str
+    agent_settings: Any
+    env: str
+    env_settings: dict[str, Any]
+    architecture: str
+    architecture_settings: Anakin
+
+    def tables(self) -> dict[str, dict[str, Any]]:
+        """As in `config.toml`."""
+        return {
+            "run": _plain(self.run),
+            "agent": {"name": self.agent} | _plain(self.agent_settings),
+            "env": {"name": self.env} | self.env_settings,
+            "architecture": {"name": self.architecture} | _plain(self.architecture_settings),
+        }
+
+
+class Member(NamedTuple):
+    """One member of the population: its seed, its swept settings, and what it is called."""
+
+    seed: int
+    overrides: dict[str, float]
+    name: str
+
+
+def resolve(
+    agent: str | None = None,
+    env: str | None = None,
+    architecture: str | None = None,
+    file: str | Path | None = None,
+    assignments: Sequence[str] = (),
+    run: Mapping[str, Any] | None = None,
+) -> Config:
+    """The configuration of a run.
+
+    Later wins: defaults, the recipe that fits (or the one `file` names, or the TOML at `file`), `run`, `assignments`.
+
+    Args:
+        agent: its name; None for what the file says, or the default.
+        env: likewise.
+        architecture: likewise.
+        file: the name of a recipe, the path of a TOML file, or "none" for no recipe at all.
+        assignments: `table.key=value`.
+        run: settings of the table `run`.
+
+    Raises:
+        ValueError: an unknown table, key or name, or a value that is not allowed.
+        FileNotFoundError: `file` is neither a recipe nor a file.
+    """
+    tables, source = _read(file)
+    asked = {"agent": agent, "env": env, "architecture": architecture}
+    for table, name in asked.items():
+        told = tables.get(table, {}).get("name")
+        if name and told and name != told and table != "architecture":
+            raise ValueError(f"{table} is {name!r} on the command line, but {told!r} in {source}")
+    names = {table: asked[table] or tables.get(table, {}).get("name") or DEFAULTS[table] for table in asked}
+    registry.architecture(names["architecture"])
+    entry = registry.agent(names["agent"])
+    if file is None and (found := registry.recipe_for(**{f"{k}_name": v for k, v in names.items()})):
+        tables, source = registry.recipes()[found], found
+    merged = {table: dict(tables.get(table, {})) for table in TABLES}
+    merged["run"] |= {key: value for key, value in (run or {}).items() if value is not None}
+    for text in assignments:
+        table, key, value = _assignment(text)
+        merged[table][key] = value
+    for table in names:
+        merged[table].pop("name", None)
+    if file is None or source in registry.recipes():
+        merged["run"]["recipe"] = source
+    config = Config(
+        run=settings.build(Run, merged["run"], "run"),
+        agent=names["agent"],
+        agent_settings=settings.build(entry.settings, merged["agent"], "agent"),
+        env=names["env"],
+        env_settings={key: _literal(value) for key, value in merged["env"].items()},
+        architecture=names["architecture"],
+        architecture_settings=settings.build(Anakin, merged["architecture"], "architecture"),
+    )
+    members(config)
+    return config
+
+
+def members(config: Config) -> list[Member]:
+    """The population: the grid of the sweep times the seeds.
+
+    Raises:
+        ValueError: a swept key that is unknown or not continuous.
+    """
+    sweepable = settings.traced(config.agent_settings)
+    axes = []
+    for text in config.run.sweep:
+        key, separator, values = text.partition("=")
+        key = key.strip().removeprefix("agent.")
+        if not separator or not values:
+            raise ValueError(f"run.sweep must look like key=v1,v2,..., got {text!r}")
+        if key not in sweepable:
+            raise ValueError(
+                f"run.sweep: {key!r} is not a continuous setting of {config.agent}{nearest(key, sweepable)}; "
+                f"allowed: {', '.join(sorted(sweepable))}"
+            )
+        checked = [settings.build(type(config.agent_settings), {key: value}, "agent") for value in values.split(",")]
+        axes.append([(key, float(getattr(one, key))) for one in checked])
+    population = []
+    for point in itertools.product(*axes):
+        for seed in range(config.run.seed, config.run.seed + config.run.seeds):
+            name = ",".join([*(f"{key}={value:g}" for key, value in point), f"seed={seed}"])
+            population.append(Member(seed, dict(point), name))
+    return population
+
+
+def stacked(population: Sequence[Member]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """The seeds, int32 [M], and the swept settings, float32 [M] each, of a population."""
+    seeds = np.asarray([member.seed for member in population], np.int32)
+    swept = population[0].overrides
+    return seeds, {key: np.asarray([m.overrides[key] for m in population], np.float32) for key in swept}
+
+
+def write(config: Config) -> str:
+    """The text of `config.toml`."""
+    return tomli_w.dumps(config.tables())
+
+
+def load(path: Path) -> Config:
+    """The configuration of a run folder's `config.toml`.
+
+    Raises:
+        ValueError: it is not what `write` writes.
+    """
+    tables = tomllib.loads(path.read_text("utf-8"))
+    names = {table: tables[table].pop("name") for table in DEFAULTS}
+    entry = registry.agent(names["agent"])
+    return Config(
+        run=settings.build(Run, tables["run"], "run"),
+        agent=names["agent"],
+        agent_settings=settings.build(entry.settings, tables["agent"], "agent"),
+        env=names["env"],
+        env_settings=tables["env"],
+        architecture=names["architecture"],
+        architecture_settings=settings.build(Anakin, tables["architecture"], "architecture"),
+    )
+
+
+def differences(old: Config, new: Config) -> list[str]:
+    """`table.key: old -> new` for every value that is not the same."""
+    before, after = old.tables(), new.tables()
+    return [
+        f"{table}.{key}: {before[table].get(key)!r} -> {after[table].get(key)!r}"
+        for table in TABLES
+        for key in sorted(before[table].keys() | after[table].keys())
+        if before[table].get(key) != after[table].get(key)
+    ]
+
+
+def changed(
+    config: Config,
+    agent: str | None,
+    env: str | None,
+    architecture: str | None,
+    file: str | Path | None,
+    assignments: Sequence[str],
+    run: Mapping[str, Any],
+) -> list[str]:
+    """What a command line would change in a configuration, as `differences`; the arguments are those of `resolve`."""
+    names = {"agent": agent, "env": env, "architecture": architecture}
+    tables, _ = _read(file)
+    tables = {table: dict(tables.get(table, {})) for table in TABLES}
+    tables["run"] |= {key: value for key, value in run.items() if value is not None}
+    for table, name in names.items():
+        tables[table] |= {"name": name} if name else {}
+    for text in assignments:
+        table, key, value = _assignment(text)
+        tables[table][key] = value
+    if any(tables[table].get("name", getattr(config, table)) != getattr(config, table) for table in names):
+        said = {table: tables[table]["name"] for table in names if "name" in tables[table]}
+        return [f"{table}.name: {getattr(config, table)!r} -> {name!r}" for table, name in said.items() if name != getattr(config, table)]
+    for table in names:
+        tables[table].pop("name", None)
+    before = config.tables()
+    new = Config(
+        run=settings.build(Run, before["run"] | tables["run"], "run"),
+        agent=config.agent,
+        agent_settings=settings.build(type(config.agent_settings), _less_name(before["agent"]) | tables["agent"], "agent"),
+        env=config.env,
+        env_settings=config.env_settings | {key: _literal(value) for key, value in tables["env"].items()},
+        architecture=config.architecture,
+        architecture_settings=settings.build(
+            type(config.architecture_settings), _less_name(before["architecture"]) | tables["architecture"], "architecture"
+        ),
+    )
+    return differences(config, new)
+
+
+def _less_name(table: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in table.items() if key != "name"}
+
+
+def _read(file: str | Path | None) -> tuple[dict[str, Any], str]:
+    if file is None or str(file) == "none":
+        return {}, ""
+    if str(file) in (shipped := registry.recipes()):
+        return shipped[str(file)], str(file)
+    path = Path(file)
+    if not path.is_file():
+        raise FileNotFoundError(f"--config {file}: neither a file nor a recipe{nearest(str(file), shipped)}; see `boonta list recipes`")
+    try:
+        tables = tomllib.loads(path.read_text("utf-8"))
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"--config {file}: {error}") from error
+    for table in tables:
+        if table not in TABLES:
+            raise ValueError(f"unknown table [{table}] in {file}{nearest(table, TABLES)}; allowed: {', '.join(TABLES)}")
+        if not isinstance(tables[table], dict):
+            raise ValueError(f"{table!r} in {file} must be a table [{table}], got {tables[table]!r}")
+    return tables, str(file)
+
+
+def _assignment(text: str) -> tuple[str, str, str]:
+    path, separator, value = text.partition("=")
+    table, dot, key = path.strip().partition(".")
+    if not separator or not dot or table not in TABLES:
+        raise ValueError(f"--set {text!r} must look like table.key=value with a table of {', '.join(TABLES)}")
+    return table, key, value.strip()
+
+
+def _literal(value: Any) -> Any:
+    """A value of the command line as TOML would read it; a bare word is a string."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return value
+
+
+def _plain(table: Any) -> dict[str, Any]:
+    """A settings dataclass as TOML can hold it: None is written "none"."""
+    values = asdict(table)
+    out = {}
+    for field in fields(table):
+        value = values[field.name]
+        out[field.name] = "none" if value is None else list(value) if isinstance(value, tuple) else value
+    return out

@@ -1,0 +1,107 @@
+"""Greedy episodes, counted once each."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from boonta.core import acting
+from boonta.core.agent import Agent
+from boonta.core.environment import Environment, advance
+from boonta.core.types import Array, Key, Params, PyTree, TimeStep
+
+MOST_STEPS = 100_000  # of an episode that never ends
+
+
+class Scores(NamedTuple):
+    """Returns and lengths of the first episode of each environment, float32 [episodes] and int32 [episodes]."""
+
+    returns: Array
+    lengths: Array
+
+
+def episodes(agent: Agent, environment: Environment, params: Params, key: Key, first: Array, count: int) -> Scores:
+    """Play one episode in each of `count` environments at once; compiled as one loop that ends with the last of them.
+
+    Args:
+        agent: acts with `exploit`.
+        environment: one that compiles.
+        params: the agent's groups.
+        key: consumed.
+        first: int32, the index of the first environment: it decides which episodes these are.
+        count: environments.
+    """
+    begin = partial(acting.begin, agent, environment, params, count=count, key=key)
+    actors = jax.vmap(lambda index: begin(index=index))(first + jnp.arange(count, dtype=jnp.int32))
+
+    def play(actor: acting.Actor, total: Array, length: Array, done: Array) -> tuple[acting.Actor, Array, Array, Array]:
+        key, act_key, step_key = jax.random.split(actor.key, 3)
+        memory, action, _ = agent.exploit(params, actor.memory, actor.timestep, act_key)
+        state, timestep = advance(environment, actor.state, actor.timestep, action, step_key)
+        total = total + jnp.where(done, 0.0, timestep.reward)
+        length = length + jnp.where(done, 0, 1)
+        actor = actor._replace(key=key, memory=memory, state=state, timestep=timestep)
+        return actor, total, length, done | timestep.last()
+
+    def body(carry: PyTree) -> PyTree:
+        steps, *rest = carry
+        return steps + 1, *jax.vmap(play)(*rest)
+
+    def unfinished(carry: PyTree) -> Array:
+        return ~carry[-1].all() & (carry[0] < MOST_STEPS)
+
+    zero = jnp.zeros(count, jnp.int32)
+    start = (jnp.int32(0), actors, jnp.zeros(count, jnp.float32), zero, jnp.zeros(count, bool))
+    _, _, total, length, _ = jax.lax.while_loop(unfinished, body, start)
+    return Scores(total, length)
+
+
+def statistics(returns: np.ndarray) -> dict[str, float]:
+    """Mean and spread under the names of the command line."""
+    return {
+        "eval_return_mean": float(np.mean(returns)),
+        "eval_return_std": float(np.std(returns)),
+        "eval_episodes": int(np.size(returns)),
+    }
+
+
+class Film(NamedTuple):
+    """One greedy episode: its frames, uint8 [H, W, 3] each, and its return."""
+
+    frames: list[np.ndarray]
+    total: float
+
+
+def film(
+    agent: Agent, environment: Environment, params: Params, key: Key, most: int, keep: Callable[[int], bool]
+) -> Film:
+    """Play one greedy episode and draw the steps that `keep` says.
+
+    Raises:
+        ValueError: the environment cannot be drawn.
+    """
+    if environment.render is None:
+        raise ValueError(f"{environment.spec.name} cannot be drawn: it has no render")
+
+    @jax.jit
+    def move(state: PyTree, timestep: TimeStep, memory: PyTree, key: Key) -> tuple[PyTree, TimeStep, PyTree]:
+        act_key, step_key = jax.random.split(key)
+        memory, action, _ = agent.exploit(params, memory, timestep, act_key)
+        state, timestep = environment.step(state, action, step_key)
+        return state, timestep, memory
+
+    reset_key, memory_key, key = jax.random.split(key, 3)
+    state, timestep = jax.jit(environment.reset)(reset_key)
+    memory = agent.memory(params, jnp.zeros(()), memory_key)
+    frames, total = [environment.render(jax.device_get(state))], 0.0
+    for step in range(most):
+        state, timestep, memory = move(state, timestep, memory, jax.random.fold_in(key, step))
+        total += float(timestep.reward)
+        if keep(step) or timestep.last():
+            frames.append(environment.render(jax.device_get(state)))
+        if timestep.last():
+            break
+    return Film(frames, total)

@@ -1,0 +1,60 @@
+"""What a run ran on."""
+
+import importlib.metadata
+import os
+import platform
+import subprocess
+from pathlib import Path
+from typing import Any
+
+PACKAGES = ("boonta", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "gymnax", "gymnasium", "mctx", "numpy")
+EXTRAS = {
+    "atari": ("ale-py",),
+    "mujoco": ("mujoco",),
+    "games": ("open-spiel", "pgx"),
+    "seed": ("grpcio",),
+    "ray": ("ray",),
+    "redis": ("redis",),
+    "cuda": ("jax-cuda12-plugin",),
+}
+
+
+def cores() -> int:
+    """CPU cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def versions(packages: tuple[str, ...] = PACKAGES) -> dict[str, str | None]:
+    """Installed versions; None for what is missing."""
+    found: dict[str, str | None] = {"python": platform.python_version()}
+    for name in packages:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            found[name] = None
+    return found
+
+
+def machine() -> dict[str, Any]:
+    """Processor, cores and memory (bytes)."""
+    processor = platform.processor() or platform.machine()
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        lines = [line for line in info.read_text().splitlines() if line.startswith("model name")]
+        processor = lines[0].partition(":")[2].strip() if lines else processor
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else None
+    return {"system": platform.platform(), "processor": processor, "cores": cores(), "memory": memory}
+
+
+def commit() -> str | None:
+    """The commit of the code that runs, with `+` where it was changed since; None outside a checkout."""
+    here = Path(__file__).parent
+
+    def git(*words: str) -> str:
+        answer = subprocess.run(["git", *words], cwd=here, capture_output=True, text=True, timeout=10, check=True)
+        return answer.stdout.strip()
+
+    try:
+        return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain", "--untracked-files=no") else "")
+    except (OSError, subprocess.SubprocessError):
+        return None

@@ -1,0 +1,81 @@
+"""Agents, architectures and recipes by name: the only place that sees both kinds."""
+
+import importlib
+import os
+import sys
+import tomllib
+from collections.abc import Callable
+from importlib import resources
+from typing import Any, NamedTuple
+
+from boonta.core.agent import Agent
+from boonta.core.settings import nearest
+
+AGENTS = {
+    "ppo": "boonta.agents.ppo:ppo",
+    "vtrace": "boonta.agents.vtrace:vtrace",
+}
+ARCHITECTURES = ("anakin",)
+
+
+class AgentEntry(NamedTuple):
+    """An agent's factory (spec, settings, total_updates) -> Agent, and its settings dataclass."""
+
+    factory: Callable[..., Agent]
+    settings: type
+
+
+def agent(name: str) -> AgentEntry:
+    """The agent called `name`: one of AGENTS, or the user's own `package.module:factory`.
+
+    A module with a factory has a dataclass `Settings` beside it, made of `core.settings.setting` fields.
+
+    Raises:
+        ValueError: unknown, or without settings.
+    """
+    path = AGENTS.get(name, name)
+    module_name, separator, attribute = path.partition(":")
+    if not separator:
+        raise ValueError(f"unknown agent {name!r}{nearest(name, AGENTS)}; allowed: {', '.join(AGENTS)} or module:factory")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name != module_name:
+            raise
+        raise ValueError(f"agent {name!r}: there is no module {module_name!r}") from error
+    if not callable(getattr(module, attribute, None)) or not hasattr(module, "Settings"):
+        raise ValueError(f"agent {name!r}: module {module_name} must define {attribute!r} and a dataclass 'Settings'")
+    return AgentEntry(getattr(module, attribute), module.Settings)
+
+
+def architecture(name: str) -> str:
+    """The name itself, if there is such an architecture.
+
+    Raises:
+        ValueError: unknown.
+    """
+    if name not in ARCHITECTURES:
+        raise ValueError(
+            f"unknown architecture {name!r}{nearest(name, ARCHITECTURES)}; allowed: {', '.join(ARCHITECTURES)}"
+        )
+    return name
+
+
+def recipes() -> dict[str, dict[str, Any]]:
+    """All recipes of the package, by name."""
+    found = {}
+    for file in sorted(resources.files("boonta.recipes").iterdir(), key=lambda file: file.name):
+        if file.name.endswith(".toml"):
+            found[file.name.removesuffix(".toml")] = tomllib.loads(file.read_text("utf-8"))
+    return found
+
+
+def recipe_for(agent_name: str, env_name: str, architecture_name: str) -> str | None:
+    """The recipe tuned for exactly this agent, environment and architecture, if there is one."""
+    wanted = (agent_name, env_name, architecture_name)
+    for name, recipe in recipes().items():
+        if tuple(recipe.get(table, {}).get("name") for table in ("agent", "env", "architecture")) == wanted:
+            return name
+    return None

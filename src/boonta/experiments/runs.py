@@ -1,0 +1,131 @@
+"""What there is to do with a run that exists: evaluate it, film it, look it over."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import imageio.v3 as iio
+import jax
+import numpy as np
+
+from boonta.core import random
+from boonta.core.types import Params
+from boonta.experiments import config as configuration
+from boonta.experiments import evaluation, files
+from boonta.experiments.checkpoint import Checkpoints
+from boonta.experiments.config import Config
+from boonta.experiments.training import Built, build
+
+FPS = 30
+
+
+class Run(NamedTuple):
+    """A run folder opened: its configuration, what that makes, and one member's trained parameters."""
+
+    folder: Path
+    config: Config
+    built: Built
+    params: Params
+    facts: dict[str, Any]
+
+
+def load_config(folder: Path) -> Config:
+    """The configuration of the run in `folder`.
+
+    Raises:
+        FileNotFoundError: it is no run folder.
+    """
+    if not (folder / "config.toml").is_file():
+        raise FileNotFoundError(f"{folder} is not a run folder: it has no config.toml")
+    return configuration.load(folder / "config.toml")
+
+
+def open_run(folder: Path, which: int | str = "latest", member: int = 0) -> Run:
+    """Open a run on one device, whatever devices trained it.
+
+    Args:
+        folder: the run folder.
+        which: "latest", "best", or the step count of a checkpoint.
+        member: of a population.
+
+    Raises:
+        FileNotFoundError: no run, or no such checkpoint.
+        ValueError: no such member, or no readable checkpoint.
+    """
+    config = load_config(folder)
+    here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    alone = config._replace(architecture_settings=configuration.Anakin(config.architecture_settings.envs, 1))
+    built = build(alone)
+    if not 0 <= member < len(built.members):
+        raise ValueError(f"--member must be 0 to {len(built.members) - 1}, got {member}")
+    shapes = jax.eval_shape(built.program.start, *configuration.stacked(built.members))
+    like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=here), shapes)
+    checkpoints = Checkpoints(folder, config.run.keep)
+    found = checkpoints.restore(like, which)
+    checkpoints.close()
+    for message in found.passed_over:
+        print(f"boonta: WARNING: {message}; using the one before")
+    params = jax.tree.map(lambda x: x[member], found.state.params)
+    return Run(folder, config, built, params, found.facts)
+
+
+def evaluate(run: Run, episodes: int) -> dict[str, Any]:
+    """Greedy episodes of a run's parameters: the summary that `--json` prints."""
+    agent, environment = run.built.agent, run.built.environment
+
+    def play(params: Params) -> evaluation.Scores:
+        return evaluation.episodes(agent, environment, params, random.key(0x5EED), np.int32(0), episodes)
+
+    scores = jax.jit(play)(run.params)
+    return evaluation.statistics(np.asarray(scores.returns)) | {
+        "eval_length_mean": float(np.mean(scores.lengths)),
+        "env_steps": run.facts["env_steps"],
+        "out": str(run.folder),
+    }
+
+
+def watch(run: Run, out: Path, steps: int = 1000, seed: int = 0) -> dict[str, Any]:
+    """Film one greedy episode into `out`, a .gif or an .mp4.
+
+    Raises:
+        ValueError: another ending, or an environment that cannot be drawn.
+    """
+    if out.suffix not in (".gif", ".mp4"):
+        raise ValueError(f"--out must end in .gif or .mp4, got {out.name!r}")
+    film = evaluation.film(
+        run.built.agent, run.built.environment, run.params, random.key(seed), steps, keep=lambda step: step % 2 == 1
+    )
+    frames = np.stack(film.frames)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    beside = out.with_name(f".{out.stem}.tmp{out.suffix}")
+    try:
+        if out.suffix == ".gif":
+            iio.imwrite(beside, frames, duration=1000 / FPS * 2, loop=0)
+        else:
+            iio.imwrite(beside, frames, fps=FPS, codec="libx264", macro_block_size=1)
+        beside.replace(out)
+    finally:
+        beside.unlink(missing_ok=True)
+    return {"out": str(out), "frames": len(frames), "return": film.total}
+
+
+def inspect(folder: Path) -> dict[str, Any]:
+    """What is in a run folder: its status, its checkpoints and what can be read of them.
+
+    Raises:
+        FileNotFoundError: it is no run folder.
+    """
+    config = load_config(folder)
+    record = files.read_json(folder / "run.json")
+    checkpoints = Checkpoints(folder, config.run.keep)
+    steps = checkpoints.steps()
+    checkpoints.close()
+    return {
+        "agent": config.agent,
+        "env": config.env,
+        "architecture": config.architecture,
+        "status": record["status"],
+        "cause": record["cause"],
+        "checkpoints": steps,
+        "result": record.get("result"),
+    }
+

@@ -1,0 +1,222 @@
+"""A policy and a value on a body that fits the observation, with memory or without."""
+
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from boonta.core.environment import Discrete, Spec
+from boonta.core.types import Array, Key, Memory, PyTree, TimeStep, select
+from boonta.nets.convolution import in_blocks
+from boonta.nets.mlp import MLP
+from boonta.nets.vision import GridCNN, ImpalaResNet, NatureCNN
+from boonta.ops.distributions import Categorical, Gaussian, TanhGaussian
+
+Body = Literal["auto", "mlp", "grid_cnn", "nature_cnn", "impala_resnet"]
+Core = Literal["none", "lstm", "gru"]
+
+
+class Options(NamedTuple):
+    """The shape of the network; the agents' settings of the same names say what each is."""
+
+    body: Body = "auto"
+    hidden: tuple[int, ...] = (64, 64)
+    channels: tuple[int, ...] = (16,)
+    activation: str = "tanh"
+    core: Core = "none"
+    core_size: int = 128
+    previous: bool = False
+    share: bool = False
+    squash: bool = False
+    log_std: float = 0.0
+
+
+class ActorCritic(NamedTuple):
+    """The network as pure functions.
+
+    Attributes:
+        init: key -> params.
+        memory: () -> the memory of one environment before its first step; () if it has none.
+        step: (params, memory, timestep) -> (memory, policy, value), for ONE environment.
+        action: (policy, sample) -> the environment's action.
+        unroll: (params, memory [N], timesteps [N, L]) -> (policy [N, L], value [N, L]).
+        recurrent: whether it has memory.
+    """
+
+    init: Callable[[Key], PyTree]
+    memory: Callable[[], Memory]
+    step: Callable[[PyTree, Memory, TimeStep], tuple[Memory, Any, Array]]
+    action: Callable[[Any, Array], Array]
+    unroll: Callable[[PyTree, Memory, TimeStep], tuple[Any, Array]]
+    recurrent: bool
+
+
+def features(observation: PyTree) -> PyTree:
+    """What of an observation the network sees: all but the legal mask, as float32; uint8 images in [0, 1]."""
+    if isinstance(observation, dict):
+        observation = {name: x for name, x in observation.items() if name != "legal"}
+        if len(observation) == 1:
+            (observation,) = observation.values()
+
+    def one(x: Array) -> Array:
+        return x.astype(jnp.float32) / 255.0 if x.dtype == jnp.uint8 else x.astype(jnp.float32)
+
+    return jax.tree.map(one, observation)
+
+
+def legal(observation: PyTree) -> Array | None:
+    """The mask of legal actions, or None."""
+    return observation.get("legal") if isinstance(observation, dict) else None
+
+
+def actor_critic(spec: Spec, options: Options) -> ActorCritic:
+    """The network for an environment.
+
+    Raises:
+        ValueError: a convolutional body for an observation that is no image.
+    """
+    seen = jax.eval_shape(features, spec.observation)
+    body, image = _body(seen, options)
+    outputs = spec.action.n if isinstance(spec.action, Discrete) else _size(spec.action.shape)
+    policy_head = nn.Dense(outputs, kernel_init=nn.initializers.orthogonal(0.01))
+    value_head = nn.Dense(1, kernel_init=nn.initializers.orthogonal(1.0))
+    cell = {"none": None, "lstm": nn.OptimizedLSTMCell, "gru": nn.GRUCell}[options.core]
+    cell = cell and cell(options.core_size)
+    share = options.share or cell is not None
+
+    def look(params: PyTree, observation: PyTree) -> Array:
+        x = _join(features(observation), seen)
+        return in_blocks(lambda x: body.apply(params, x), x) if image else body.apply(params, x)  # type: ignore[return-value]
+
+    def core_input(x: Array, timestep: TimeStep) -> Array:
+        if not options.previous:
+            return x
+        action = timestep.action
+        if isinstance(spec.action, Discrete):
+            action = jax.nn.one_hot(action, spec.action.n) * ~timestep.first()[..., None]
+        action = action.reshape(*timestep.reward.shape, -1)
+        return jnp.concatenate([x, action, timestep.reward[..., None]], axis=-1)
+
+    def remember(params: PyTree, memory: Memory, x: Array, first: Array) -> tuple[Memory, Array]:
+        memory = select(first, blank(), memory)
+        return cell.apply(params, memory, x)  # type: ignore[union-attr]
+
+    def heads(params: PyTree, x: Array, y: Array, observation: PyTree) -> tuple[Any, Array]:
+        out = policy_head.apply(params["policy"], x)
+        value = value_head.apply(params["value"], y)[..., 0]  # type: ignore[index]
+        if isinstance(spec.action, Discrete):
+            return Categorical.of(out, legal(observation)), value  # type: ignore[arg-type]
+        log_std = jnp.broadcast_to(params["log_std"], out.shape)  # type: ignore[union-attr]
+        return (TanhGaussian if options.squash else Gaussian)(out, log_std), value
+
+    def blank() -> Memory:
+        return cell.initialize_carry(jax.random.key(0), (1,)) if cell is not None else ()
+
+    def init(key: Key) -> PyTree:
+        keys = jax.random.split(key, 5)
+        x = jnp.zeros((1, *_shape(seen)), jnp.float32)
+        params = {"body": body.init(keys[0], x)}
+        x = jax.eval_shape(body.apply, params["body"], x)
+        if not share:
+            params["value_body"] = body.init(keys[1], jnp.zeros((1, *_shape(seen)), jnp.float32))
+        if cell is not None:
+            zero = jax.tree.map(lambda s: jnp.zeros((1, *s.shape), s.dtype), spec_timestep(spec))
+            x = jax.eval_shape(core_input, x, zero)
+            x = jnp.zeros(x.shape[1:], jnp.float32)
+            params["core"] = cell.init(keys[2], blank(), x)
+            x = jax.ShapeDtypeStruct((1, options.core_size), jnp.float32)
+        x = jnp.zeros(x.shape, jnp.float32)
+        params["policy"] = policy_head.init(keys[3], x)
+        params["value"] = value_head.init(keys[4], x)
+        if not isinstance(spec.action, Discrete):
+            params["log_std"] = jnp.full((outputs,), options.log_std, jnp.float32)
+        return params
+
+    def bodies(params: PyTree, observation: PyTree) -> tuple[Array, Array]:
+        x = look(params["body"], observation)
+        return x, x if share else look(params["value_body"], observation)
+
+    def step(params: PyTree, memory: Memory, timestep: TimeStep) -> tuple[Memory, Any, Array]:
+        one = jax.tree.map(lambda x: x[None], timestep)
+        x, y = bodies(params, one.observation)
+        if cell is not None:
+            memory, x = remember(params["core"], memory, core_input(x, one)[0], timestep.first())
+            x = y = x[None]
+        policy, value = heads(params, x, y, one.observation)
+        return memory, *jax.tree.map(lambda x: x[0], (policy, value))
+
+    def unroll(params: PyTree, memory: Memory, timesteps: TimeStep) -> tuple[Any, Array]:
+        leading = timesteps.reward.shape
+        flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), timesteps.observation)
+        x, y = (x.reshape(*leading, -1) for x in bodies(params, flat))
+        if cell is not None:
+
+            def scan(memory: Memory, x: Array, first: Array) -> Array:
+                return jax.lax.scan(lambda m, xs: remember(params["core"], m, *xs), memory, (x, first))[1]
+
+            x = y = jax.vmap(scan)(memory, core_input(x, timesteps), timesteps.first())
+        return heads(params, x, y, timesteps.observation)
+
+    def action(policy: Any, sample: Array) -> Array:
+        unit = policy.action(sample)
+        return unit if isinstance(spec.action, Discrete) else spec.action.scale(unit)
+
+    return ActorCritic(init, blank, step, action, unroll, cell is not None)
+
+
+def spec_timestep(spec: Spec) -> TimeStep:
+    """The shapes of one time step of an environment."""
+    scalar = jax.ShapeDtypeStruct((), jnp.float32)
+    action = jax.eval_shape(spec.action.zero)
+    return TimeStep(spec.observation, action, scalar, scalar, jax.ShapeDtypeStruct((), jnp.int8))
+
+
+def _body(seen: PyTree, options: Options) -> tuple[nn.Module, bool]:
+    shape = _shape(seen)
+    kind = options.body
+    if kind == "auto":
+        kind = "mlp" if len(shape) != 3 else "nature_cnn" if min(shape[:2]) >= 36 else "grid_cnn"
+    if kind == "mlp":
+        return _Flat(MLP(options.hidden, options.activation)), False
+    if len(shape) != 3:
+        raise ValueError(f"agent.body {kind!r} needs an image [H, W, C], got an observation of shape {shape}; use mlp")
+    if kind == "nature_cnn":
+        return NatureCNN(options.hidden[-1]), True
+    if kind == "grid_cnn":
+        return GridCNN(options.channels[0], options.hidden[-1]), True
+    channels = options.channels if len(options.channels) > 1 else (16, 32, 32)
+    return ImpalaResNet(channels, hidden=options.hidden[-1]), True
+
+
+class _Flat(nn.Module):
+    inner: nn.Module
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        return self.inner(x.reshape(x.shape[0], -1))
+
+
+def _shape(seen: PyTree) -> tuple[int, ...]:
+    """The shape of the network's input: that of a single array, else of all of them flattened into one."""
+    leaves = jax.tree.leaves(seen)
+    return leaves[0].shape if len(leaves) == 1 else (sum(_size(leaf.shape) for leaf in leaves),)
+
+
+def _join(observation: PyTree, seen: PyTree) -> Array:
+    leaves = jax.tree.leaves(observation)
+    if len(leaves) == 1:
+        return leaves[0]
+    shapes = [leaf.shape for leaf in jax.tree.leaves(seen)]
+    flat = [
+        leaf.reshape(*leaf.shape[: leaf.ndim - len(shape)], -1) for leaf, shape in zip(leaves, shapes, strict=True)
+    ]
+    return jnp.concatenate(flat, axis=-1)
+
+
+def _size(shape: tuple[int, ...]) -> int:
+    size = 1
+    for n in shape:
+        size *= n
+    return size

@@ -1,0 +1,59 @@
+"""Running mean and variance of observations, as a parameter group that a learner owns."""
+
+import jax
+import jax.numpy as jnp
+
+from boonta.core.devices import average
+from boonta.core.types import Array, PyTree
+
+
+def init(example: PyTree) -> PyTree:
+    """Statistics of nothing yet, for observations shaped like `example`: they leave observations as they are."""
+    return {
+        "count": jnp.zeros((), jnp.float32),
+        "mean": jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), example),
+        "variance": jax.tree.map(lambda x: jnp.ones(x.shape, jnp.float32), example),
+    }
+
+
+def normalize(statistics: PyTree, observation: PyTree, limit: float = 10.0) -> PyTree:
+    """Observations [..., *shape] with mean 0 and variance 1, clipped at `limit` standard deviations."""
+
+    def one(x: Array, mean: Array, variance: Array) -> Array:
+        return jnp.clip((x - mean) * jax.lax.rsqrt(variance + 1e-8), -limit, limit)
+
+    return jax.tree.map(one, observation, statistics["mean"], statistics["variance"])
+
+
+def update(statistics: PyTree, observation: PyTree, weight: Array) -> PyTree:
+    """Statistics that include a batch, by the parallel form of Welford's method (Chan et al. 1979).
+
+    Args:
+        statistics: as `init` makes them.
+        observation: pytree, float [N, *shape]; each device brings its own N.
+        weight: float32 [N], 1 to count an observation and 0 to pass over it.
+
+    Returns:
+        The new statistics, equal on all devices. The count is of observations per device.
+    """
+    seen = average(jnp.sum(weight))
+    share = jnp.maximum(seen, 1e-8)
+    count = statistics["count"] + seen
+
+    def moments(x: Array) -> tuple[Array, Array]:
+        w = weight.reshape(-1, *[1] * (x.ndim - 1))
+        mean = average(jnp.sum(w * x, axis=0)) / share
+        return mean, average(jnp.sum(w * (x - mean) ** 2, axis=0)) / share
+
+    def merge(x: Array, mean: Array, variance: Array) -> tuple[Array, Array]:
+        batch_mean, batch_variance = moments(x)
+        part = seen / jnp.maximum(count, 1e-8)
+        # Before the first batch the variance of 1 is a placeholder.
+        variance = jnp.where(statistics["count"] > 0, variance, 0.0)
+        offset = batch_mean - mean
+        spread = (1 - part) * variance + part * batch_variance + part * (1 - part) * offset**2
+        return mean + part * offset, jnp.where(count > 0, spread, 1.0)
+
+    pairs = jax.tree.map(merge, observation, statistics["mean"], statistics["variance"])
+    mean, variance = jax.tree.transpose(jax.tree.structure(observation), jax.tree.structure((0, 0)), pairs)
+    return {"count": count, "mean": mean, "variance": variance}

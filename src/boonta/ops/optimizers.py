@@ -1,0 +1,34 @@
+"""Optimisers built inside `update`, from settings that may be traced."""
+
+from typing import Literal
+
+import optax
+
+from boonta.core.types import Array
+
+Optimizer = Literal["adam", "rmsprop", "sgd"]
+
+
+def optimizer(
+    name: Optimizer, learning_rate: Array | float, max_grad_norm: Array | float, epsilon: float, decay: float = 0.99
+) -> optax.GradientTransformation:
+    """Clipping by the global norm, then the named optimiser.
+
+    Args:
+        name: "adam"; "rmsprop" with epsilon inside the root, as IMPALA's; "sgd" without momentum.
+        learning_rate: step size; may be traced, so it can be swept and annealed.
+        max_grad_norm: the global norm gradients are clipped to.
+        epsilon: of adam and rmsprop.
+        decay: of rmsprop.
+    """
+    step = {
+        "adam": lambda: optax.scale_by_adam(eps=epsilon),
+        "rmsprop": lambda: optax.scale_by_rms(decay=decay, eps=epsilon),
+        "sgd": optax.identity,
+    }[name]()
+    chain = optax.chain(
+        optax.clip_by_global_norm(max_grad_norm),  # type: ignore[arg-type]
+        step,
+        optax.scale_by_learning_rate(learning_rate),
+    )
+    return optax.flatten(chain)  # one vector, one kernel: small networks have many small leaves

@@ -1,0 +1,109 @@
+"""The contract of agents, held by each of ours."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from boonta.agents import ppo
+from boonta.core.environment import Continuous, Discrete, Environment, Spec, proceed, start
+from boonta.core.types import LAST
+from boonta.envs import catch, memory
+from boonta.testing.agent import AgentContract
+
+SMALL = {"body": "mlp", "hidden": (8,), "unroll": 8, "batch": 4, "core_size": 4}
+
+
+def reach(limit=5, dimensions=2):
+    """A point to be pushed to the origin, with true ends far away and a time limit."""
+    bound = np.ones(dimensions, np.float32)
+    spec = Spec("reach", jax.ShapeDtypeStruct((dimensions,), jnp.float32), Continuous((dimensions,), -2 * bound, bound))
+
+    def reset(key):
+        place = 3 + jax.random.normal(key, (dimensions,))
+        return (place, jnp.int32(0)), start(place, spec.action)
+
+    def step(state, action, key):
+        place, time = state
+        place, time = place + jnp.clip(action, -2, 1), time + 1
+        far = jnp.abs(place).max() > 5
+        return (place, time), proceed(place, action, -jnp.abs(place).sum(), far, time >= limit)
+
+    return Environment(spec, reset, step)
+
+
+def choose():
+    """Three actions of which one to three are legal, episodes of three steps."""
+    shapes = {"seen": jax.ShapeDtypeStruct((2,), jnp.float32), "legal": jax.ShapeDtypeStruct((3,), bool)}
+    spec = Spec("choose", shapes, Discrete(3))
+
+    def observe(key, time):
+        legal = (jax.random.uniform(key, (3,)) < 0.4).at[time % 3].set(True) | (time >= 3)
+        return {"seen": jnp.stack([time / 3, jax.random.uniform(key)]), "legal": legal}
+
+    def reset(key):
+        return jnp.int32(0), start(observe(key, 0), spec.action)
+
+    def step(time, action, key):
+        time = time + 1
+        return time, proceed(observe(key, time), action, (action == time % 3) * 1.0, time >= 3)
+
+    return Environment(spec, reset, step)
+
+
+def agent(environment, **settings):
+    return ppo.ppo(environment.spec, ppo.Settings(**SMALL | settings)), environment
+
+
+class TestPPO(AgentContract):
+    def make(self):
+        return agent(catch.make(rows=4, columns=3), epochs=2, minibatches=2)
+
+
+class TestPPOWithPlainSGD(AgentContract):
+    one_device_is_two = True
+
+    def make(self):
+        return agent(catch.make(rows=4, columns=3), optimizer="sgd", epochs=2, minibatches=1, max_grad_norm=1e9)
+
+
+class TestPPOWithMemory(AgentContract):
+    one_device_is_two = True
+
+    def make(self):
+        settings = {"optimizer": "sgd", "epochs": 1, "minibatches": 1}
+        return agent(memory.make(length=3), core="lstm", previous=True, **settings)
+
+
+class TestPPOContinuous(AgentContract):
+    one_device_is_two = True
+
+    def make(self):
+        settings = {"optimizer": "sgd", "epochs": 1, "minibatches": 1, "learning_rate": 1e-3}
+        return agent(reach(), squash=True, normalize_observations=True, reward_clip=1.0, **settings)
+
+
+class TestPPOLegal(AgentContract):
+    def make(self):
+        return agent(choose(), core="gru", normalize_observations=True, epochs=1, minibatches=2)
+
+
+def test_the_contract_sees_an_update_that_looks_at_idle_actions():
+    """The contract itself: an agent that forgets the mask is caught."""
+    right = TestPPO._made()[0]
+    learner = right.learners["ppo"]
+
+    def update(state, params, sample, key):
+        step_type = sample.trajectory.timesteps.step_type
+        moved = jnp.where(step_type == LAST, 1, step_type)  # every step looks like any other
+        timesteps = sample.trajectory.timesteps._replace(step_type=jnp.where(moved == 0, 1, moved).astype(jnp.int8))
+        sample = sample._replace(trajectory=sample.trajectory._replace(timesteps=timesteps))
+        return learner.update(state, params, sample, key)
+
+    class Wrong(TestPPO):
+        def make(self):
+            made, environment = TestPPO().make()
+            return made._replace(learners={"ppo": learner._replace(update=update)}), environment
+
+    with pytest.raises(AssertionError, match="not equal"):
+        Wrong().test_an_update_does_not_look_at_idle_actions()

@@ -1,0 +1,114 @@
+"""The benchmarks run, count honestly and write whole files; what they measure is for quiet machines."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from benchmarks.anakin import common, contestants, convolution, gridworld, memory, peers, scaling
+
+TINY = peers.AGENT | {"hidden": [8], "unroll": 32, "epochs": 1, "minibatches": 1}
+KEYS = {
+    *("name", "cell", "contestant", "median", "min", "max", "rounds", "compile_seconds", "peak_rss_mb"),
+    *("machine", "versions", "commit", "command", "date"),
+}
+MACHINE = {
+    "cpu": "some",
+    "cores": 2,
+    "memory_gb": 1.0,
+    "system": "Linux",
+    "backend": "cpu",
+    "device": "cpu",
+    "devices": 1,
+}
+
+
+@pytest.fixture(autouse=True)
+def known_machine(monkeypatch):
+    """What JAX runs on takes a process to find out."""
+    monkeypatch.setattr(common, "machine", lambda: MACHINE)
+    for module in (scaling, gridworld):
+        monkeypatch.setattr(module, "machine", lambda: MACHINE)
+
+
+def test_idle_acts_are_counted_exactly():
+    # The run ends on a LAST: the idle act that follows is still to come.
+    task = {"environment": "boonta:catch", "envs": 2, "devices": 1, "agent": TINY | {"unroll": 29}, "steps": 0}
+    answer = contestants.ours(task).run(0)
+    cycle = 10  # nine steps down ten rows, and the idle act
+    assert answer["steps"] == 2 * 29
+    assert answer["idle"] == 2 * (29 // cycle)
+
+
+def test_contestants_take_turns_in_processes_of_their_own():
+    task = {"kind": "ceiling", "environment": "boonta:catch", "envs": 2, "agent": TINY, "steps": 128, "devices": 2}
+    outcome = common.compete({"ceiling@2": task}, rounds=2, hurry=True)["ceiling@2"]
+    assert [run["idle"] for run in outcome.runs] == [2 * (64 // 10)] * 2
+    assert all(rate < raw for rate, raw in zip(outcome.rates(), outcome.rates(idle=True), strict=True))
+    assert outcome.ready["compile_seconds"] > 0
+    assert outcome.runs[0]["peak_rss_mb"] > 50
+
+
+def test_a_dead_contestant_says_why():
+    with pytest.raises(RuntimeError, match="no_such_kind"):
+        common.compete({"x": {"kind": "no_such_kind"}}, rounds=1)
+
+
+def fake_compete(tasks, rounds, pythons=None, hurry=False):
+    """Twice the devices, twice the speed; a tenth of the acts is idle, memory grows by a kilobyte a step."""
+    outcomes = {}
+    for name, task in tasks.items():
+        size = task["envs"] * task["agent"]["unroll"]
+        run = {"seconds": 1.0 / task["devices"], "steps": 1000, "idle": 100, "peak_rss_mb": 300 + size / 1e3}
+        ready = {"compile_seconds": 1.0, "compile_peak_mb": 250.0, "versions": {"jax": "0"}, "own_peak": True}
+        ready |= {"trajectory_mb": size * 40 / 1e6, "planned_mb": size * 900 / 1e6}
+        outcomes[name] = common.Outcome(task, ready, [run] * rounds)
+    return outcomes
+
+
+@pytest.mark.parametrize("benchmark", [peers, scaling, gridworld, memory])
+def test_rows_are_complete_and_replace_the_file(benchmark, monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(benchmark, "compete", fake_compete)
+    argv = ["--json", "--out", str(tmp_path)]
+    assert benchmark.main(argv)
+    rows = benchmark.main(argv)
+    name = benchmark.__name__.rpartition(".")[2]
+    assert [path.name for path in tmp_path.iterdir()] == [f"{name}.jsonl"]
+    assert [json.loads(line) for line in (tmp_path / f"{name}.jsonl").read_text().splitlines()] == rows
+    captured = capsys.readouterr()
+    assert json.loads(captured.out.splitlines()[-1]) == {"name": name, "rows": rows}
+    assert f"replaces {name}.jsonl" in captured.err
+    assert all(row.keys() >= KEYS and row["min"] <= row["median"] <= row["max"] for row in rows)
+    assert str(tmp_path) not in rows[0]["command"]
+
+
+def test_peers_are_missed_loudly_and_the_fastest_of_ours_is_chosen(monkeypatch, capsys):
+    monkeypatch.setattr(peers, "compete", fake_compete)
+    rows = peers.main(["--quick", "--devices", "1,2"])
+    assert "NO PEERS" in capsys.readouterr().err
+    assert {row["contestant"]: row["chosen"] for row in rows} == {
+        "ours@1": False, "ours@2": True, "ceiling@1": False, "ceiling@2": True,
+    }  # fmt: skip
+    assert rows[0]["median"] == 900
+    assert rows[0]["median_with_idle"] == 1000
+
+
+def test_memory_finds_the_line(monkeypatch):
+    monkeypatch.setattr(memory, "compete", fake_compete)
+    fit = memory.main(["--quick"])[-1]
+    assert (fit["median"], fit["fixed_mb"]) == (pytest.approx(1000), pytest.approx(300))
+    assert (fit["trajectory_bytes_per_env_step"], fit["planned_bytes_per_env_step"]) == (
+        pytest.approx(40), pytest.approx(900),
+    )  # fmt: skip
+
+
+def test_convolutions_run_in_all_ways(monkeypatch):
+    monkeypatch.setattr(convolution, "NETWORKS", {"GridCNN": (convolution.GridCNN, (10, 10, 4), 8)})
+    rows = convolution.main(["--quick"])
+    assert {(row["cell"], row["contestant"]) for row in rows} == {
+        (f"GridCNN/{mode}/whole", way) for mode in convolution.MODES for way in ("direct", "matmul")
+    }
+    assert all(row.keys() >= KEYS and row["median"] > 0 for row in rows)

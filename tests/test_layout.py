@@ -1,0 +1,59 @@
+"""The folders are the architecture: imports point one way, and what is public is listed."""
+
+import ast
+import importlib
+import pkgutil
+from pathlib import Path
+
+import boonta
+import pytest
+
+ROOT = Path(boonta.__file__).parent
+MAY_IMPORT = {
+    "core": set(),
+    "ops": {"core"},
+    "nets": {"core", "ops"},
+    "agents": {"core", "ops", "nets"},
+    "envs": {"core"},
+    "replay": {"core"},
+    "architectures": {"core", "replay"},
+    "testing": {"core", "replay"},
+    "experiments": {"core", "ops", "nets", "agents", "envs", "replay", "architectures", "experiments"},
+    "recipes": set(),
+}
+OPTIONAL = {"ale_py", "mujoco", "pyspiel", "open_spiel", "pgx", "grpc", "ray", "redis", "rlax", "distrax"}
+
+
+def imports(file: Path) -> set[str]:
+    tree = ast.parse(file.read_text("utf-8"))
+    plain = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    return plain | {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module}
+
+
+@pytest.mark.parametrize("file", sorted(ROOT.rglob("*.py")), ids=lambda file: str(file.relative_to(ROOT)))
+def test_imports_point_one_way(file):
+    folder = file.relative_to(ROOT).parts[0]
+    ours = {name.split(".")[1] for name in imports(file) if name.startswith("boonta.") and "." in name}
+    if folder in MAY_IMPORT:
+        assert ours <= MAY_IMPORT[folder] | {folder}, f"{folder} may import only {sorted(MAY_IMPORT[folder])}"
+    assert not OPTIONAL & {name.split(".")[0] for name in imports(file)}
+
+
+def test_every_folder_has_its_place():
+    folders = {path.parent.name for path in ROOT.glob("*/__init__.py")}
+    assert folders <= set(MAY_IMPORT)
+
+
+@pytest.mark.parametrize("module", [f"boonta.{m.name}" for m in pkgutil.iter_modules(boonta.__path__) if m.ispkg])
+def test_all_is_complete(module):
+    package = importlib.import_module(module)
+    public = {
+        name
+        for name, value in vars(package).items()
+        if not name.startswith("_") and getattr(value, "__module__", "").startswith(module) and not hasattr(value, "__path__")
+    }
+    assert public == set(getattr(package, "__all__", ()))
+
+
+def test_the_command_line_starts_without_jax():
+    assert not {name for name in imports(ROOT / "cli.py") if name.startswith("jax")} - {"jax"}
