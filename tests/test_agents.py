@@ -5,13 +5,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from boonta.agents import ppo
+from boonta.agents import ppo, vtrace
 from boonta.core.environment import Continuous, Discrete, Environment, Spec, proceed, start
 from boonta.core.types import LAST
 from boonta.envs import catch, memory
 from boonta.testing.agent import AgentContract
 
-SMALL = {"body": "mlp", "hidden": (8,), "unroll": 8, "batch": 4, "core_size": 4}
+SMALL = {"body": "mlp", "hidden": (8,), "unroll": 12, "batch": 4, "core_size": 4}
+PLAIN = {"optimizer": "sgd", "learning_rate": 0.1, "max_grad_norm": 1e9}
 
 
 def reach(limit=5, dimensions=2):
@@ -64,28 +65,35 @@ class TestPPOWithPlainSGD(AgentContract):
     one_device_is_two = True
 
     def make(self):
-        return agent(catch.make(rows=4, columns=3), optimizer="sgd", epochs=2, minibatches=1, max_grad_norm=1e9)
+        return agent(catch.make(rows=4, columns=3), epochs=2, minibatches=1, **PLAIN)
 
 
 class TestPPOWithMemory(AgentContract):
     one_device_is_two = True
 
     def make(self):
-        settings = {"optimizer": "sgd", "epochs": 1, "minibatches": 1}
-        return agent(memory.make(length=3), core="lstm", previous=True, **settings)
+        return agent(memory.make(length=3), core="lstm", previous=True, epochs=1, minibatches=1, **PLAIN)
 
 
 class TestPPOContinuous(AgentContract):
     one_device_is_two = True
 
     def make(self):
-        settings = {"optimizer": "sgd", "epochs": 1, "minibatches": 1, "learning_rate": 1e-3}
-        return agent(reach(), squash=True, normalize_observations=True, reward_clip=1.0, **settings)
+        settings = {"squash": True, "share": True, "normalize_observations": True, "reward_clip": 1.0}
+        return agent(reach(), epochs=1, minibatches=1, **settings, **PLAIN)
 
 
 class TestPPOLegal(AgentContract):
     def make(self):
         return agent(choose(), core="gru", normalize_observations=True, epochs=1, minibatches=2)
+
+
+class TestVTrace(AgentContract):
+    one_device_is_two = True
+
+    def make(self):
+        environment = catch.make(rows=4, columns=3)
+        return vtrace.vtrace(environment.spec, vtrace.Settings(share=True, **SMALL, **PLAIN)), environment
 
 
 def test_the_contract_sees_an_update_that_looks_at_idle_actions():

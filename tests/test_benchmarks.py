@@ -30,7 +30,7 @@ MACHINE = {
 def known_machine(monkeypatch):
     """What JAX runs on takes a process to find out."""
     monkeypatch.setattr(common, "machine", lambda: MACHINE)
-    for module in (scaling, gridworld):
+    for module in (peers, scaling, gridworld):
         monkeypatch.setattr(module, "machine", lambda: MACHINE)
 
 
@@ -107,6 +107,7 @@ def test_memory_finds_the_line(monkeypatch):
 
 def test_convolutions_run_in_all_ways(monkeypatch):
     monkeypatch.setattr(convolution, "NETWORKS", {"GridCNN": (convolution.GridCNN, (10, 10, 4), 8)})
+    monkeypatch.setattr(convolution, "MODES", ("gradient in scan",))
     rows = convolution.main(["--quick"])
     assert {(row["cell"], row["contestant"]) for row in rows} == {
         (f"GridCNN/{mode}/whole", way) for mode in convolution.MODES for way in ("direct", "matmul")

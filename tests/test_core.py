@@ -91,7 +91,7 @@ def close(actual, expected, tolerance=1e-6):
 # Acting
 
 
-@kinds
+@pytest.mark.parametrize("kind", ["feed-forward", "normalised lstm"])
 def test_many_environments_are_each_alone(kind):
     """Laws 1 and 3: one random key per environment, so company changes nothing."""
     actors, (together, _), _ = collected(kind)

@@ -5,8 +5,9 @@ import importlib
 import pkgutil
 from pathlib import Path
 
-import boonta
 import pytest
+
+import boonta
 
 ROOT = Path(boonta.__file__).parent
 MAY_IMPORT = {
@@ -19,7 +20,6 @@ MAY_IMPORT = {
     "architectures": {"core", "replay"},
     "testing": {"core", "replay"},
     "experiments": {"core", "ops", "nets", "agents", "envs", "replay", "architectures", "experiments"},
-    "recipes": set(),
 }
 OPTIONAL = {"ale_py", "mujoco", "pyspiel", "open_spiel", "pgx", "grpc", "ray", "redis", "rlax", "distrax"}
 
@@ -50,9 +50,13 @@ def test_all_is_complete(module):
     public = {
         name
         for name, value in vars(package).items()
-        if not name.startswith("_") and getattr(value, "__module__", "").startswith(module) and not hasattr(value, "__path__")
+        if not name.startswith("_")
+        and getattr(value, "__module__", "").startswith(module)
+        and not hasattr(value, "__path__")
     }
-    assert public == set(getattr(package, "__all__", ()))
+    listed = set(getattr(package, "__all__", ()))
+    assert public == {name for name in listed if hasattr(getattr(package, name), "__module__")}
+    assert all(hasattr(package, name) for name in listed)
 
 
 def test_the_command_line_starts_without_jax():

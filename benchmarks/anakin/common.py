@@ -21,6 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.anakin.contestants import Task, versions
+from boonta.experiments import machine as known
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -47,6 +48,7 @@ class Contestant:
         path = [str(ROOT)] + ([] if foreign else [p for p in (str(ROOT / "src"), os.environ.get("PYTHONPATH")) if p])
         # Contestants share an accelerator, so none may take all of its memory.
         environment = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"} | os.environ | {"PYTHONPATH": os.pathsep.join(path)}
+        environment.pop("JAX_COMPILATION_CACHE_DIR", None)  # compile times are measured
         if task.get("devices", 1) > 1:
             flag = f"--xla_force_host_platform_device_count={task['devices']}"
             environment["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flag}".strip()
@@ -65,7 +67,8 @@ class Contestant:
         return self
 
     def __exit__(self, *_: object) -> None:
-        assert self._process.stdin and self._process.stdout
+        assert self._process.stdin
+        assert self._process.stdout
         with suppress(BrokenPipeError):
             self._process.stdin.close()
         try:
@@ -165,10 +168,11 @@ def machine() -> dict[str, Any]:
     probe = "import jax; d = jax.devices(); print(jax.default_backend(), len(d), d[0].device_kind, sep='|')"
     answer = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True, timeout=LIMIT)
     backend, count, kind = answer.stdout.splitlines()[-1].split("|")
+    facts = known.machine()
     return {
-        "cpu": _processor(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1),
+        "cpu": facts["processor"],
+        "cores": facts["cores"],
+        "memory_gb": round((facts["memory"] or 0) / 1e9, 1),
         "system": f"{platform.system()} {platform.machine()}",
         "backend": backend,
         "device": kind,
@@ -177,21 +181,13 @@ def machine() -> dict[str, Any]:
 
 
 def devices_for(envs: int) -> int:
-    """The devices that the library would use: all accelerators, or a virtual one for each core; divides `envs`."""
-    most = machine()["cores"] if machine()["backend"] == "cpu" else machine()["devices"]
-    return max(n for n in range(1, most + 1) if envs % n == 0)
+    """The devices that the library chooses: all accelerators, or a virtual one for each core while each has enough."""
+    from boonta.experiments.training import ENVS_PER_DEVICE
 
-
-def commit() -> str:
-    """The git commit of this checkout, with a + where files differ from it."""
-
-    def git(*words: str) -> str:
-        command = ["git", "-C", str(ROOT), *words]
-        answer = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
-        return answer.stdout.strip() if answer.returncode == 0 else ""
-
-    head = git("rev-parse", "--verify", "-q", "HEAD")
-    return head + "+" * bool(git("status", "--porcelain", "--", "src", "benchmarks/anakin")) if head else "none"
+    if machine()["backend"] != "cpu":
+        return machine()["devices"]
+    counts = range(2, machine()["cores"] + 1)
+    return max([1, *(n for n in counts if envs % n == 0 and envs // n >= ENVS_PER_DEVICE)])
 
 
 def parser(name: str, doc: str, rounds: int) -> argparse.ArgumentParser:
@@ -244,7 +240,7 @@ def row(args: argparse.Namespace, cell: str, contestant: str, values: Iterable[f
         **more,
         "machine": machine(),
         "versions": more.get("versions") or versions(),
-        "commit": commit(),
+        "commit": known.commit() or "none",
         "command": args.command,
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
@@ -307,11 +303,3 @@ def _write(path: Path, rows: list[Row]) -> None:
     beside.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
     os.replace(beside, path)
     notes.print(f"wrote {len(rows)} rows to {path.name}")
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())

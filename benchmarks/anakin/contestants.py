@@ -306,7 +306,7 @@ KINDS: dict[str, Callable[[Task], Compiled]] = {
 }
 
 
-def main() -> None:
+def serve() -> None:
     """Compile, say so, and make one run for each `go SEED` until stdin closes."""
     # Libraries may print: only answers may reach the parent.
     answers = os.fdopen(os.dup(1), "w", buffering=1)
@@ -328,4 +328,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    serve()

@@ -15,6 +15,7 @@ from benchmarks.anakin.common import (
     compete,
     devices_for,
     finish,
+    machine,
     notes,
     numbers,
     outcome_row,
@@ -48,7 +49,6 @@ CELLS = (
     ("Breakout-MinAtar", 1024),
 )
 STEPS = {"CartPole-v1": 1 << 20, "Breakout-MinAtar": 1 << 19}
-FEW = 32  # environments below which splitting them over devices may not pay
 
 
 def main(argv: Sequence[str] | None = None) -> list[Row]:
@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> list[Row]:
     options.add_argument(
         "--devices",
         type=numbers,
-        help="device counts of ours, of which the fastest counts (default: the library's choice; for few envs also 1)",
+        help="device counts of ours, of which the fastest counts (default: the library's choice; for few envs 1,2)",
     )
     options.add_argument(
         "--cells", help="only cells whose name contains one of these words, as in CartPole-v1/64,MinAtar"
@@ -81,12 +81,13 @@ def main(argv: Sequence[str] | None = None) -> list[Row]:
     for environment, envs in cells:
         notes.print(f"{environment} x {envs}")
         tasks = _tasks(args, environment, envs)
-        pythons = {name: args.peer_python for name in ("rejax", "purejaxrl")}
+        pythons: dict[str, str] = dict.fromkeys(("rejax", "purejaxrl"), args.peer_python or "")
         outcomes = compete(tasks, args.rounds, pythons, args.quick)
         chosen = _chosen(outcomes)
         ours = next(outcomes[name].rate for name in chosen if outcomes[name].task["kind"] == "ours")
         for name, outcome in outcomes.items():
-            more = {"chosen": name in chosen} | ({"source": _digest(args.purejaxrl)} if name == "purejaxrl" else {})
+            more = {"chosen": name in chosen, "library_chooses": devices_for(envs)}
+            more |= {"source": _digest(args.purejaxrl)} if name == "purejaxrl" else {}
             rows.append(line := outcome_row(args, f"{environment}/{envs}", name, outcome, **more))
             result.add_row(
                 line["cell"],
@@ -99,14 +100,17 @@ def main(argv: Sequence[str] | None = None) -> list[Row]:
                 style=None if name in chosen else "dim",
                 end_section=name == list(outcomes)[-1],
             )
-    remarks = ["* our fastest device count; peers run as they come, which is on one device."]
+    remarks = ["* the fastest of our device counts; peers run as they come, which is on one device."]
     return finish(args, rows, result, remarks=remarks)
 
 
 def _tasks(args: Any, environment: str, envs: int) -> dict[str, dict[str, Any]]:
     steps = args.steps or (0 if args.quick else STEPS[environment])
     base = {"environment": f"gymnax:{environment}", "envs": envs, "steps": steps, "agent": AGENT, "devices": 1}
-    counts = args.devices or sorted({1, devices_for(envs)} if envs < FEW and not args.quick else {devices_for(envs)})
+    choice = devices_for(envs)
+    # Where the library takes one device because there are few environments, two show what it costs or gains.
+    both = choice == 1 and machine()["backend"] == "cpu" and machine()["cores"] > 1 and envs % 2 == 0 and not args.quick
+    counts = args.devices or ([1, 2] if both else [choice])
     tasks = {f"ours@{n}": base | {"kind": "ours", "devices": n} for n in counts}
     if args.peer_python:
         tasks["rejax"] = base | {"kind": "rejax"}

@@ -26,11 +26,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="boonta", description="Write an agent once; run it on one chip, a pod, or a fleet.")
+    parser = argparse.ArgumentParser(
+        prog="boonta", description="Write an agent once; run it on one chip, a pod, or a fleet."
+    )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
     def command(name: str, function: Any, text: str) -> argparse.ArgumentParser:
-        sub = commands.add_parser(name, help=text, description=text, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+        sub = commands.add_parser(
+            name, help=text, description=text, formatter_class=argparse.ArgumentDefaultsHelpFormatter
+        )
         sub.set_defaults(command=function)
         return sub
 
@@ -41,7 +45,9 @@ def _parser() -> argparse.ArgumentParser:
     train.add_argument("--steps", metavar="N", type=_count, help="environment steps of one member")
     train.add_argument("--seed", metavar="S", type=int)
     train.add_argument("--seeds", metavar="K", type=int, help="train K seeds in one program")
-    train.add_argument("--sweep", metavar="KEY=V1,V2", action="append", help="train a grid of a continuous setting in one program")
+    train.add_argument(
+        "--sweep", metavar="KEY=V1,V2", action="append", help="train a grid of a continuous setting in one program"
+    )
     train.add_argument("--out", metavar="DIR", type=Path, help="the run folder (default: runs/AGENT-ENV-TIME)")
     train.add_argument("--config", metavar="FILE", help="a TOML file, the name of a recipe, or none for bare defaults")
     train.add_argument("--set", metavar="TABLE.KEY=VALUE", action="append", default=[], dest="assignments")
@@ -52,7 +58,9 @@ def _parser() -> argparse.ArgumentParser:
     train.add_argument("--coordinator", metavar="HOST:PORT", help="several hosts: the address of the first")
     train.add_argument("--processes", metavar="N", type=int, help="several hosts: how many")
     train.add_argument("--process", metavar="I", type=int, help="several hosts: which this is, from 0")
-    train.add_argument("--distributed", action="store_true", help="several hosts, found out from the cluster's environment")
+    train.add_argument(
+        "--distributed", action="store_true", help="several hosts, found out from the cluster's environment"
+    )
 
     evaluate = command("eval", _eval, "Evaluate a run: greedy episodes.")
     evaluate.add_argument("run", type=Path)
@@ -99,7 +107,9 @@ def _train(args: argparse.Namespace) -> int:
             raise ValueError(f"--out {args.out}: a resumed run stays in its folder {folder}")
     else:
         config = configuration.resolve(args.agent, args.env, args.on, args.config, assignments, run)
-        folder = args.out or Path("runs") / f"{config.agent}-{config.env}-{time.strftime('%Y%m%d-%H%M%S')}".replace(":", "-")
+        folder = args.out or Path("runs") / f"{config.agent}-{config.env}-{time.strftime('%Y%m%d-%H%M%S')}".replace(
+            ":", "-"
+        )
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise FileExistsError(f"--out {folder} is not empty; name another folder, or go on with --resume {folder}")
     _start_jax(config.architecture_settings.devices, args)
@@ -190,7 +200,10 @@ def _bench(args: argparse.Namespace) -> int:
     import runpy
 
     name = f"benchmarks.{args.name}"
-    root = next((p for p in (Path.cwd(), *Path(__file__).resolve().parents) if (p / "benchmarks" / "__init__.py").is_file()), None)
+    root = next(
+        (p for p in (Path.cwd(), *Path(__file__).resolve().parents) if (p / "benchmarks" / "__init__.py").is_file()),
+        None,
+    )
     if root is None:
         raise FileNotFoundError("benchmarks/ comes with the repository, not with the package: run this inside a clone")
     if not (root / Path(*name.split("."))).with_suffix(".py").is_file():
@@ -230,7 +243,13 @@ def _doctor(args: argparse.Namespace) -> int:
         return 0
     for key, value in facts.items():
         print(f"{key}:" if isinstance(value, dict | list) else f"{key}: {value}")
-        for line in [f"{k}: {v}" for k, v in value.items()] if isinstance(value, dict) else value if isinstance(value, list) else []:
+        for line in (
+            [f"{k}: {v}" for k, v in value.items()]
+            if isinstance(value, dict)
+            else value
+            if isinstance(value, list)
+            else []
+        ):
             print(f"  {line}")
     return 0
 

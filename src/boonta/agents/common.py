@@ -17,7 +17,9 @@ class NetworkSettings:
     """The network, and what it is fed."""
 
     body: Body = setting("auto", "mlp, grid_cnn, nature_cnn or impala_resnet; auto goes by the observation's shape")
-    hidden: tuple[int, ...] = setting((64, 64), "widths of the dense layers; of a convolutional body the last one", low=1)
+    hidden: tuple[int, ...] = setting(
+        (64, 64), "widths of the dense layers; of a convolutional body the last one", low=1
+    )
     channels: tuple[int, ...] = setting((16,), "channels of grid_cnn, or of each section of impala_resnet", low=1)
     activation: str = setting("tanh", "of the dense layers: tanh, relu, silu, gelu, elu")
     core: Core = setting("none", "memory between body and heads: none, lstm or gru")

@@ -112,7 +112,10 @@ def ppo(spec: Spec, settings: Settings, total_updates: int = 0) -> Agent:
             "loss/clipped": (jnp.abs(ratio - 1) > hyper["clip"]).astype(jnp.float32),
         }
         metrics = {name: jnp.sum(x * piece.mask) / count for name, x in metrics.items()}
-        value_loss, entropy_bonus = hyper["value_cost"] * metrics["loss/value"], hyper["entropy_cost"] * metrics["loss/entropy"]
+        value_loss, entropy_bonus = (
+            hyper["value_cost"] * metrics["loss/value"],
+            hyper["entropy_cost"] * metrics["loss/entropy"],
+        )
         return metrics["loss/policy"] + value_loss - entropy_bonus, metrics
 
     def update(state: State, params: Params, sample: Sample, key: Key) -> tuple[State, Params, Feedback]:
@@ -131,7 +134,9 @@ def ppo(spec: Spec, settings: Settings, total_updates: int = 0) -> Agent:
         count = jnp.maximum(count, 1e-8)
         centre, spread = centre / count, jnp.sqrt(jnp.maximum(square / count - (centre / count) ** 2, 0.0)) + 1e-8
 
-        def minibatch(carry: tuple[PyTree, PyTree], xs: tuple[Array, ...]) -> tuple[tuple[PyTree, PyTree], dict[str, Array]]:
+        def minibatch(
+            carry: tuple[PyTree, PyTree], xs: tuple[Array, ...]
+        ) -> tuple[tuple[PyTree, PyTree], dict[str, Array]]:
             weights, moments = carry
             indices, count, centre, spread = xs
             piece = jax.tree.map(lambda x: x[indices], pieces)
@@ -140,7 +145,7 @@ def ppo(spec: Spec, settings: Settings, total_updates: int = 0) -> Agent:
             grads, metrics = jax.grad(loss, has_aux=True)(weights, hyper, piece, count)
             grads = average(grads)
             steps, moments = transform.update(grads, moments, weights)
-            return (optax.apply_updates(weights, steps), moments), metrics | {"loss/grad_norm": optax.global_norm(grads)}
+            return (optax.apply_updates(weights, steps), moments), metrics | {"loss/grad_norm": optax.tree.norm(grads)}
 
         xs = (orders, count, centre, spread)
         (weights, moments), metrics = jax.lax.scan(minibatch, (params["network"], state.optimizer), xs)

@@ -119,7 +119,7 @@ def vtrace(spec: Spec, settings: Settings, total_updates: int = 0) -> Agent:
         owned = {"network": optax.apply_updates(params["network"], steps)}
         if settings.normalize_observations:
             owned["normalizer"] = include(params["normalizer"], trajectory)
-        metrics |= {"loss/grad_norm": optax.global_norm(grads), "loss/learning_rate": step_size}
+        metrics |= {"loss/grad_norm": optax.tree.norm(grads), "loss/learning_rate": step_size}
         return State(moments, state.updates + 1), owned, Feedback(metrics)
 
     owns = ("network", "normalizer") if settings.normalize_observations else ("network",)

@@ -74,7 +74,10 @@ def make(agent: Agent, environment: Environment, envs: int, shards: int = 1) -> 
     check(agent, jax.eval_shape(agent.init, jax.random.key(0)))
     (length,) = {learner.experience.length for learner in agent.learners.values()}
     batches = {name: learner.experience.batch for name, learner in agent.learners.items()}
-    for what, n in {"environments (architecture.envs)": envs, **{f"{k}'s batch": n for k, n in batches.items()}}.items():
+    for what, n in {
+        "environments (architecture.envs)": envs,
+        **{f"{k}'s batch": n for k, n in batches.items()},
+    }.items():
         if n % shards:
             raise ValueError(f"the number of {what} must be a multiple of the number of devices, got {n} and {shards}")
     local = envs // shards
@@ -88,7 +91,7 @@ def make(agent: Agent, environment: Environment, envs: int, shards: int = 1) -> 
         params_key, actors_key, key = jax.random.split(key, 3)
         params = agent.init(params_key)
         if settings:
-            params["settings"] = params["settings"] | settings
+            params = params | {"settings": params["settings"] | settings}
         learners = {name: learner.init(params) for name, learner in agent.learners.items()}
         index = devices.rank() * local + jnp.arange(local, dtype=jnp.int32)
         begin = jax.vmap(lambda i: acting.begin(agent, environment, params, i, envs, actors_key))
@@ -184,7 +187,7 @@ def program(unit: Anakin, mesh: Mesh) -> Program:
     matrix product is slower than several plain ones, and side by side elsewhere.
     """
     everyone, own = P(devices.POPULATION), P(devices.POPULATION, devices.LEARNERS)
-    specs = State(everyone, everyone, own, everyone, everyone, everyone)
+    specs: Any = State(*(own if field == "actors" else everyone for field in State._fields))  # type: ignore[arg-type]
     shard = partial(jax.shard_map, mesh=mesh, check_vma=False)
 
     def members(function: Callable) -> Callable:

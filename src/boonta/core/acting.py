@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from boonta.core import episodes
 from boonta.core.agent import Agent
 from boonta.core.environment import Environment, advance
-from boonta.core.types import Array, Extras, Key, Memory, Params, PyTree, TimeStep, Trajectory, Origin
+from boonta.core.types import Array, Extras, Key, Memory, Origin, Params, PyTree, TimeStep, Trajectory
 
 
 class Actor(NamedTuple):
@@ -82,7 +82,9 @@ def unroll(
 
     timesteps = jax.tree.map(lambda xs, x: jnp.concatenate([xs, x[None]]), timesteps, timestep)
     timesteps, extras = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), (timesteps, extras))
-    origin = Origin(actors.index, jnp.zeros_like(actors.index), actors.step, jnp.broadcast_to(version, actors.index.shape))
+    origin = Origin(
+        actors.index, jnp.zeros_like(actors.index), actors.step, jnp.broadcast_to(version, actors.index.shape)
+    )
     trajectory = Trajectory(actors.memory, timesteps, extras, origin)
     actors = Actor(state, timestep, memory, next_key, actors.index, actors.step + length, episode)
     return actors, trajectory, finished

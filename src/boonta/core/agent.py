@@ -14,7 +14,7 @@ class Experience(NamedTuple):
     Attributes:
         length: T, steps of a trajectory.
         batch: trajectories in one update, over ALL devices and hosts.
-        period: steps between the starts of neighbouring trajectories of one environment; equal to `length` unless they overlap.
+        period: steps between the starts of neighbouring trajectories of one environment; 0 for `length`: no overlap.
         minimum: trajectories in replay before learning starts.
         capacity: trajectories that replay keeps; 0 for one that hands out each trajectory exactly once (on-policy).
         sampler: how replay draws: `once`, `uniform`, `prioritized`.
@@ -42,8 +42,8 @@ class Learner(NamedTuple):
         init: params -> state (optimiser, targets), private to the learner.
         update: (state, params, sample, key) -> (state, owned groups, Feedback). Consumes the key, which differs
             per device: whatever reaches parameters or state has gone through `core.devices.average`.
-        insert: (params, trajectory) -> (trajectory, priority), on entry to replay and after reanalyse; None for as it is,
-            with the highest priority.
+        insert: (params, trajectory) -> (trajectory, priority), on entry to replay and after reanalyse; None for as it
+            is, with the highest priority.
     """
 
     owns: tuple[str, ...]
@@ -59,9 +59,9 @@ class Agent(NamedTuple):
 
     Attributes:
         init: key -> params, a dict of named groups. Consumes the key.
-        memory: (params, rank, key) -> memory of ONE environment of rank i/(N-1), 0 if alone; () if it remembers nothing.
-        act: (params, memory, timestep, key) -> (memory, action, extras) for ONE environment. Runs exactly once per time
-            step and resets its memory at FIRST. Consumes the key.
+        memory: (params, rank, key) -> memory of ONE environment of rank i/(N-1), 0 if alone; () for none.
+        act: (params, memory, timestep, key) -> (memory, action, extras) for ONE environment. Runs exactly once per
+            time step and resets its memory at FIRST. Consumes the key.
         exploit: the same signature, for evaluation: greedy.
         reads: the groups that `act` needs, all that actors ever download.
         learners: by name, in the order they run when fused.

@@ -1,5 +1,7 @@
 """The two device axes, and the one collective that agents use."""
 
+from typing import Any
+
 import jax
 import numpy as np
 from jax.flatten_util import ravel_pytree
@@ -47,7 +49,7 @@ def rank() -> Array | int:
     return jax.lax.axis_index(LEARNERS) if count() else 0
 
 
-def mesh(devices: list[jax.Device], population: int = 1) -> Mesh:
+def mesh(devices: list[Any], population: int = 1) -> Mesh:
     """A mesh of `devices` with the axes `population` (of the given size) and `learners` (the rest).
 
     Raises:

@@ -35,8 +35,9 @@ class Continuous(NamedTuple):
         """An action [..., *shape] from units of half the box, [..., d]; unbounded dimensions keep their units."""
         low, high = np.asarray(self.low, np.float32), np.asarray(self.high, np.float32)
         bounded = np.isfinite(low) & np.isfinite(high)
-        middle, half = np.where(bounded, (low + high) / 2, 0.0), np.where(bounded, (high - low) / 2, 1.0)
-        return middle + half * unit.reshape(*unit.shape[:-1], *self.shape)
+        low, high = np.where(bounded, low, -1.0), np.where(bounded, high, 1.0)
+        middle, half = (low + high) / 2, (high - low) / 2
+        return jnp.asarray(middle + half * unit.reshape(*unit.shape[:-1], *self.shape), jnp.float32)
 
 
 class Spec(NamedTuple):
@@ -83,7 +84,11 @@ def start(observation: PyTree, action_spec: Discrete | Continuous) -> TimeStep:
 
 
 def proceed(
-    observation: PyTree, action: Action, reward: Array, terminated: Array, truncated: Array | bool = False
+    observation: PyTree,
+    action: Action,
+    reward: Array | float,
+    terminated: Array | bool,
+    truncated: Array | bool = False,
 ) -> TimeStep:
     """A time step after an action. `terminated` is a true end, `truncated` a time limit; both are bool scalars."""
     terminated, truncated = jnp.asarray(terminated, bool), jnp.asarray(truncated, bool)

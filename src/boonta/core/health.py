@@ -18,6 +18,8 @@ def names(tree: PyTree) -> list[str]:
 
 def first_bad(tree: PyTree) -> Array:
     """int32 [], 0 where every floating-point leaf is finite, else 1 + the place in `names` of the first that is not."""
+    if not names(tree):
+        return jnp.zeros((), jnp.int32)
     # A sum is finite only if all its terms are, and is one pass; overflow of finite terms is a fault as well.
     sums = [jnp.sum(leaf) for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.floating)]
     bad = ~jnp.isfinite(jnp.stack(sums))

@@ -1,7 +1,8 @@
 """The random keys of a run: JAX's threefry, spelt out.
 
-On a CPU, JAX lowers threefry to a loop of small kernels to save compile time; in an environment's step that loop costs more
-than the step. Spelt out, XLA fuses it into its neighbours. The numbers are those of `jax.random.key(seed)`, bit for bit.
+On a CPU, JAX lowers threefry to a loop of small kernels to save compile time; in an environment's step that loop
+costs more than the step. Spelt out, XLA fuses it into its neighbours. The numbers are those of `jax.random.key(seed)`,
+bit for bit.
 """
 
 import jax
@@ -47,8 +48,8 @@ def _split(key: Array, shape: tuple[int, ...]) -> Array:
     return jnp.stack(_threefry(key, *_counters(shape)), axis=-1)
 
 
-def _fold_in(key: Array, data: Array) -> Array:
-    return jnp.stack(_threefry(key, jnp.uint32(0), data.astype(jnp.uint32)), axis=-1)
+def _fold_in(key: Array, data: int | Array) -> Array:
+    return jnp.stack(_threefry(key, jnp.uint32(0), jnp.asarray(data).astype(jnp.uint32)), axis=-1)
 
 
 def _bits(key: Array, width: int, shape: tuple[int, ...]) -> Array:

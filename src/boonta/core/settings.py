@@ -9,7 +9,9 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 T = TypeVar("T")
 
 
-def setting(default: Any, doc: str, *, low: float | None = None, high: float | None = None, traced: bool = False) -> Any:
+def setting(
+    default: Any, doc: str, *, low: float | None = None, high: float | None = None, traced: bool = False
+) -> Any:
     """A field of a settings dataclass.
 
     Args:
@@ -61,8 +63,9 @@ def _check(value: Any, hint: Any, metadata: Mapping[str, Any], name: str) -> Any
     low, high = metadata.get("low"), metadata.get("high")
     for number in value if isinstance(value, tuple) else (value,):
         if isinstance(number, (int, float)) and not isinstance(number, bool):
-            if (low is not None and not number >= low) or (high is not None and not number <= high):
-                span = f"at least {low}" if high is None else f"at most {high}" if low is None else f"from {low} to {high}"
+            fits = (low is None or number >= low) and (high is None or number <= high)
+            span = f"at least {low}" if high is None else f"at most {high}" if low is None else f"from {low} to {high}"
+            if not fits:
                 raise ValueError(f"{name} must be {span}, got {number}")
     return value
 
@@ -77,7 +80,9 @@ def _convert(value: Any, hint: Any, name: str) -> Any:
     if origin is Literal:
         allowed = get_args(hint)
         if value not in allowed:
-            raise ValueError(f"{name} must be one of {', '.join(map(str, allowed))}, got {value!r}{nearest(str(value), allowed)}")
+            raise ValueError(
+                f"{name} must be one of {', '.join(map(str, allowed))}, got {value!r}{nearest(str(value), allowed)}"
+            )
         return value
     if origin is tuple:
         if isinstance(value, str):

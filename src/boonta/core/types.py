@@ -58,7 +58,7 @@ class Origin(NamedTuple):
         environment: int32 [], the environment's global index.
         life: int32 [], how often that environment was started anew; no window of replay crosses lives.
         step: int32 [], steps this environment had made in this life when the trajectory began.
-        version: int32 [], number of updates behind the parameters that acted; the learner's minus this is the policy lag.
+        version: int32 [], updates behind the parameters that acted; the learner's minus this is the policy lag.
     """
 
     environment: Array

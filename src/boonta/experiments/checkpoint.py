@@ -57,7 +57,9 @@ class Checkpoints:
         except Exception as error:  # whatever the storage layer makes of a full disk
             for left in self._folder.glob(f"{env_steps}*"):
                 shutil.rmtree(left, ignore_errors=True)
-            raise OSError(f"the checkpoint at step {env_steps} could not be saved in {self._folder}: {error}") from error
+            raise OSError(
+                f"the checkpoint at step {env_steps} could not be saved in {self._folder}: {error}"
+            ) from error
 
     def restore(self, like: PyTree, which: int | str = "latest") -> Restored:
         """A checkpoint, falling back to the one before where a file is truncated or damaged.

@@ -40,7 +40,9 @@ class Anakin:
     """Where Anakin runs."""
 
     envs: int = setting(0, "environments over all devices; 0 for as many as the agent's batch", low=0)
-    devices: int = setting(0, "devices; 0 for all, of which a CPU has one per core while each gets 16 environments", low=0)
+    devices: int = setting(
+        0, "devices; 0 for all, of which a CPU has one per core while each gets 16 environments", low=0
+    )
 
 
 class Config(NamedTuple):
@@ -221,19 +223,27 @@ def changed(
         tables[table][key] = value
     if any(tables[table].get("name", getattr(config, table)) != getattr(config, table) for table in names):
         said = {table: tables[table]["name"] for table in names if "name" in tables[table]}
-        return [f"{table}.name: {getattr(config, table)!r} -> {name!r}" for table, name in said.items() if name != getattr(config, table)]
+        return [
+            f"{table}.name: {getattr(config, table)!r} -> {name!r}"
+            for table, name in said.items()
+            if name != getattr(config, table)
+        ]
     for table in names:
         tables[table].pop("name", None)
     before = config.tables()
     new = Config(
         run=settings.build(Run, before["run"] | tables["run"], "run"),
         agent=config.agent,
-        agent_settings=settings.build(type(config.agent_settings), _less_name(before["agent"]) | tables["agent"], "agent"),
+        agent_settings=settings.build(
+            type(config.agent_settings), _less_name(before["agent"]) | tables["agent"], "agent"
+        ),
         env=config.env,
         env_settings=config.env_settings | {key: _literal(value) for key, value in tables["env"].items()},
         architecture=config.architecture,
         architecture_settings=settings.build(
-            type(config.architecture_settings), _less_name(before["architecture"]) | tables["architecture"], "architecture"
+            type(config.architecture_settings),
+            _less_name(before["architecture"]) | tables["architecture"],
+            "architecture",
         ),
     )
     return differences(config, new)
@@ -250,7 +260,9 @@ def _read(file: str | Path | None) -> tuple[dict[str, Any], str]:
         return shipped[str(file)], str(file)
     path = Path(file)
     if not path.is_file():
-        raise FileNotFoundError(f"--config {file}: neither a file nor a recipe{nearest(str(file), shipped)}; see `boonta list recipes`")
+        raise FileNotFoundError(
+            f"--config {file}: neither a file nor a recipe{nearest(str(file), shipped)}; see `boonta list recipes`"
+        )
     try:
         tables = tomllib.loads(path.read_text("utf-8"))
     except tomllib.TOMLDecodeError as error:

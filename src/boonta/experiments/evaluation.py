@@ -13,6 +13,7 @@ from boonta.core.agent import Agent
 from boonta.core.environment import Environment, advance
 from boonta.core.types import Array, Key, Params, PyTree, TimeStep
 
+SEED = 0x5EED  # the same episodes every time: evaluations of a run differ by the agent alone
 MOST_STEPS = 100_000  # of an episode that never ends
 
 
@@ -23,7 +24,9 @@ class Scores(NamedTuple):
     lengths: Array
 
 
-def episodes(agent: Agent, environment: Environment, params: Params, key: Key, first: Array, count: int) -> Scores:
+def episodes(
+    agent: Agent, environment: Environment, params: Params, key: Key, first: Array | int, count: int
+) -> Scores:
     """Play one episode in each of `count` environments at once; compiled as one loop that ends with the last of them.
 
     Args:
@@ -31,7 +34,7 @@ def episodes(agent: Agent, environment: Environment, params: Params, key: Key, f
         environment: one that compiles.
         params: the agent's groups.
         key: consumed.
-        first: int32, the index of the first environment: it decides which episodes these are.
+        first: int32 scalar, the index of the first environment: it decides which episodes these are.
         count: environments.
     """
     begin = partial(acting.begin, agent, environment, params, count=count, key=key)
@@ -59,7 +62,7 @@ def episodes(agent: Agent, environment: Environment, params: Params, key: Key, f
     return Scores(total, length)
 
 
-def statistics(returns: np.ndarray) -> dict[str, float]:
+def statistics(returns: np.ndarray | Array) -> dict[str, float]:
     """Mean and spread under the names of the command line."""
     return {
         "eval_return_mean": float(np.mean(returns)),

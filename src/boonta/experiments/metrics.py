@@ -2,7 +2,7 @@
 
 import json
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -51,6 +51,11 @@ class MetricsLog:
             self._file.flush()
             if self._tensorboard:
                 self._mirror(clean)
+
+    def extend(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """`write` each of `rows`."""
+        for row in rows:
+            self.write(row)
 
     def truncate_after(self, env_steps: int) -> None:
         """Forget the rows later than `env_steps` (those of a resumed checkpoint), in TensorBoard too."""

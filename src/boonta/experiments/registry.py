@@ -36,7 +36,9 @@ def agent(name: str) -> AgentEntry:
     path = AGENTS.get(name, name)
     module_name, separator, attribute = path.partition(":")
     if not separator:
-        raise ValueError(f"unknown agent {name!r}{nearest(name, AGENTS)}; allowed: {', '.join(AGENTS)} or module:factory")
+        raise ValueError(
+            f"unknown agent {name!r}{nearest(name, AGENTS)}; allowed: {', '.join(AGENTS)} or module:factory"
+        )
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
@@ -66,7 +68,7 @@ def architecture(name: str) -> str:
 def recipes() -> dict[str, dict[str, Any]]:
     """All recipes of the package, by name."""
     found = {}
-    for file in sorted(resources.files("boonta.recipes").iterdir(), key=lambda file: file.name):
+    for file in sorted((resources.files("boonta") / "recipes").iterdir(), key=lambda file: file.name):
         if file.name.endswith(".toml"):
             found[file.name.removesuffix(".toml")] = tomllib.loads(file.read_text("utf-8"))
     return found

@@ -764,8 +764,22 @@ def _style() -> str:
     return f":root{{{light}}}@media(prefers-color-scheme:dark){{:root{{{dark}}}}}{_CSS}"
 
 
-_LIGHT_PAGE = dict(page="#f6f7f9", card="#fff", edge="#e6e8ec", tint="#fff4dc", bad="#c22f4e", good="#16825b")
-_DARK_PAGE = dict(page="#14171b", card="#1c2026", edge="#2b313a", tint="#3a3017", bad="#ff7a93", good="#42c998")
+_LIGHT_PAGE = {
+    "page": "#f6f7f9",
+    "card": "#fff",
+    "edge": "#e6e8ec",
+    "tint": "#fff4dc",
+    "bad": "#c22f4e",
+    "good": "#16825b",
+}
+_DARK_PAGE = {
+    "page": "#14171b",
+    "card": "#1c2026",
+    "edge": "#2b313a",
+    "tint": "#3a3017",
+    "bad": "#ff7a93",
+    "good": "#42c998",
+}
 _CSS = """
 *{box-sizing:border-box}
 body{margin:0;background:var(--page);color:var(--text);

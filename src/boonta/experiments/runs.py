@@ -73,7 +73,7 @@ def evaluate(run: Run, episodes: int) -> dict[str, Any]:
     agent, environment = run.built.agent, run.built.environment
 
     def play(params: Params) -> evaluation.Scores:
-        return evaluation.episodes(agent, environment, params, random.key(0x5EED), np.int32(0), episodes)
+        return evaluation.episodes(agent, environment, params, random.key(evaluation.SEED), 0, episodes)
 
     scores = jax.jit(play)(run.params)
     return evaluation.statistics(np.asarray(scores.returns)) | {
@@ -128,4 +128,3 @@ def inspect(folder: Path) -> dict[str, Any]:
         "checkpoints": steps,
         "result": record.get("result"),
     }
-

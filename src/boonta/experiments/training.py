@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import NamedSharding
+from jax.sharding import NamedSharding, PartitionSpec
 
 from boonta import envs
 from boonta.architectures import anakin
@@ -80,12 +80,13 @@ def build(config: Config) -> Built:
     return Built(agent, environment, unit, program, population, iterations)
 
 
-def _devices(config: Config, count: int, population: int) -> list[jax.Device]:
+def _devices(config: Config, count: int, population: int) -> list[Any]:
     there = jax.devices()
     asked = config.architecture_settings.devices
     if asked > len(there):
         raise ValueError(
-            f"architecture.devices is {asked}, but there are {len(there)} ({there[0].platform}); allowed: 1 to {len(there)}"
+            f"architecture.devices is {asked}, but there are {len(there)} of {there[0].platform}; "
+            f"allowed: 1 to {len(there)}, or 0 for auto"
         )
     if asked:
         return there[:asked]
@@ -135,7 +136,9 @@ def train(config: Config, folder: Path, resume: bool = False, quiet: bool = Fals
         files.write_json(folder / "run.json", record)
 
     def end(status: str, cause: str | None, result: dict[str, Any] | None = None) -> None:
-        record.update(status=status, cause=cause, finished=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"))
+        record.update(
+            status=status, cause=cause, finished=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        )
         record.update({"result": result} if result else {})
         if lead:
             try:
@@ -181,7 +184,11 @@ class _Run:
         began = time.perf_counter()
         compiled: dict[int, Callable] = {}
         compile_seconds, scores, saved = 0.0, None, self.done
-        with _signals() as stop, self._log() as log, Progress(total * self.per_iteration, self.quiet or not self.lead) as bar:
+        with (
+            _signals() as stop,
+            self._log() as log,
+            Progress(total * self.per_iteration, self.quiet or not self.lead) as bar,
+        ):
             while self.done < total:
                 n = min(chunk - self.done % chunk, total - self.done)
                 if n not in compiled:
@@ -219,7 +226,7 @@ class _Run:
         return self._summary(scores, compile_seconds, time.perf_counter() - began)
 
     def _start(self) -> anakin.State:
-        everyone = NamedSharding(self.built.program.mesh, self.built.program.specs.updates)
+        everyone = NamedSharding(self.built.program.mesh, PartitionSpec(devices.POPULATION))
         place = partial(jax.device_put, device=everyone)
         return self.built.program.start(*jax.tree.map(place, configuration.stacked(self.built.members)))
 
@@ -236,7 +243,11 @@ class _Run:
 
     def _save(self, scores: evaluation.Scores | None) -> None:
         score = None if scores is None else float(np.mean(scores.returns))
-        facts = {"iterations": self.done, "seconds": self.seconds, "updates": self.done * self.built.unit.updates_per_iteration}
+        facts = {
+            "iterations": self.done,
+            "seconds": self.seconds,
+            "updates": self.done * self.built.unit.updates_per_iteration,
+        }
         self.checkpoints.save(self.done * self.per_iteration, self.state, facts, score)
 
     def _check(self, metrics: dict[str, np.ndarray], n: int) -> None:
@@ -249,7 +260,11 @@ class _Run:
         step = (self.done - n + iteration + 1) * self.per_iteration
         who = f" of {self.built.members[member].name}" if len(self.built.members) > 1 else ""
         kept = self.checkpoints.steps()
-        last = f"the last good checkpoint is {self.folder / FOLDER / str(kept[-1])}" if kept else "no checkpoint was made yet"
+        last = (
+            f"the last good checkpoint is {self.folder / FOLDER / str(kept[-1])}"
+            if kept
+            else "no checkpoint was made yet"
+        )
         raise Failed(f"{name}{who} is not finite at step {step}; {last}; `--on-nan ignore` goes on regardless")
 
     @contextmanager
@@ -259,11 +274,15 @@ class _Run:
             return
         with MetricsLog(self.folder) as log:
             log.truncate_after(self.done * self.per_iteration)
-            yield lambda rows: [log.write(row) for row in rows] and None
+            yield log.extend
 
     def _where(self, member: int) -> dict[str, Any]:
         steps = self.done * self.per_iteration
-        row = {"env_steps": steps, "frames": steps * self.built.environment.spec.frames_per_step, "seconds": self.seconds}
+        row = {
+            "env_steps": steps,
+            "frames": steps * self.built.environment.spec.frames_per_step,
+            "seconds": self.seconds,
+        }
         if len(self.built.members) > 1:
             row |= {"member": member, "member_name": self.built.members[member].name}
         return row
@@ -324,8 +343,8 @@ def _evaluator(built: Built, count: int) -> Callable[[PyTree], evaluation.Scores
     split = shards if count % shards == 0 else 1
 
     def one(params: PyTree) -> evaluation.Scores:
-        first = devices.rank() * (count // split) if split > 1 else jnp.int32(0)
-        key = random.key(0x5EED)  # the same episodes every time: evaluations of a run differ by the agent alone
+        first = devices.rank() * (count // split) if split > 1 else 0
+        key = random.key(evaluation.SEED)
         return evaluation.episodes(built.agent, built.environment, params, key, first, count // split)
 
     out = specs.actors if split > 1 else specs.updates

@@ -109,7 +109,7 @@ def actor_critic(spec: Spec, options: Options) -> ActorCritic:
         if isinstance(spec.action, Discrete):
             return Categorical.of(out, legal(observation)), value  # type: ignore[arg-type]
         log_std = jnp.broadcast_to(params["log_std"], out.shape)  # type: ignore[union-attr]
-        return (TanhGaussian if options.squash else Gaussian)(out, log_std), value
+        return (TanhGaussian if options.squash else Gaussian)(out, log_std), value  # type: ignore[arg-type]
 
     def blank() -> Memory:
         return cell.initialize_carry(jax.random.key(0), (1,)) if cell is not None else ()
@@ -117,7 +117,7 @@ def actor_critic(spec: Spec, options: Options) -> ActorCritic:
     def init(key: Key) -> PyTree:
         keys = jax.random.split(key, 5)
         x = jnp.zeros((1, *_shape(seen)), jnp.float32)
-        params = {"body": body.init(keys[0], x)}
+        params: dict[str, PyTree] = {"body": body.init(keys[0], x)}
         x = jax.eval_shape(body.apply, params["body"], x)
         if not share:
             params["value_body"] = body.init(keys[1], jnp.zeros((1, *_shape(seen)), jnp.float32))
@@ -170,7 +170,8 @@ def spec_timestep(spec: Spec) -> TimeStep:
     """The shapes of one time step of an environment."""
     scalar = jax.ShapeDtypeStruct((), jnp.float32)
     action = jax.eval_shape(spec.action.zero)
-    return TimeStep(spec.observation, action, scalar, scalar, jax.ShapeDtypeStruct((), jnp.int8))
+    shapes: Any = (spec.observation, action, scalar, scalar, jax.ShapeDtypeStruct((), jnp.int8))
+    return TimeStep(*shapes)
 
 
 def _body(seen: PyTree, options: Options) -> tuple[nn.Module, bool]:
@@ -209,9 +210,7 @@ def _join(observation: PyTree, seen: PyTree) -> Array:
     if len(leaves) == 1:
         return leaves[0]
     shapes = [leaf.shape for leaf in jax.tree.leaves(seen)]
-    flat = [
-        leaf.reshape(*leaf.shape[: leaf.ndim - len(shape)], -1) for leaf, shape in zip(leaves, shapes, strict=True)
-    ]
+    flat = [leaf.reshape(*leaf.shape[: leaf.ndim - len(shape)], -1) for leaf, shape in zip(leaves, shapes, strict=True)]
     return jnp.concatenate(flat, axis=-1)
 
 

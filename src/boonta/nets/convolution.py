@@ -1,8 +1,8 @@
 """Convolutions that are fast on the device at hand.
 
-XLA on a CPU runs the gradient of a convolution inside a compiled loop 20 to 50 times slower than outside. Space-to-depth
-and one matrix product per layer do the same sums and do not collapse; blocks of a few images stay in the cache. On other
-devices the plain convolution is the fast one. Both take the same parameters and agree to rounding.
+XLA on a CPU runs the gradient of a convolution inside a compiled loop 20 to 50 times slower than outside.
+Space-to-depth and one matrix product per layer do the same sums and do not collapse; blocks of a few images stay in
+the cache. On other devices the plain convolution is the fast one. Both take the same parameters and agree to rounding.
 """
 
 from collections.abc import Callable
@@ -50,8 +50,7 @@ def _by_matmul(x: Array, kernel: Array, stride: int, padding: str) -> Array:
     grow = cells * stride - size
     kernel = jnp.pad(kernel, ((0, grow), (0, grow), (0, 0), (0, 0)))
     spare = [
-        (out + cells - 1) * stride - n - pad[0]
-        for out, n, pad in zip((height, width), x.shape[1:3], pads, strict=True)
+        (out + cells - 1) * stride - n - pad[0] for out, n, pad in zip((height, width), x.shape[1:3], pads, strict=True)
     ]
     (top, _), (left, _) = pads
     zero = jnp.zeros((), x.dtype)
@@ -91,7 +90,7 @@ class Conv(nn.Module):
 
 
 def in_blocks(function: Callable[[Array], Array], x: Array, block: int = BLOCK) -> Array:
-    """`function` over x [N, ...] in blocks that stay in a CPU's cache; all at once on other devices or where N is no multiple."""
+    """`function` over x [N, ...] in blocks that stay in a CPU's cache; else all at once."""
     n = x.shape[0]
     if jax.default_backend() != "cpu" or n <= block or n % block:
         return function(x)

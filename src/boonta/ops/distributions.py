@@ -1,7 +1,7 @@
 """The two families of policies: categorical with legal actions, and Gaussian, squashed or not.
 
 A policy draws a `sample`, and turns samples into the environment's actions: the sample is what the log-probability is
-of. For the categorical they are the same; a squashed Gaussian keeps the sample before tanh, since inverting tanh loses it.
+of. For the categorical they are the same; a squashed Gaussian keeps the sample before tanh, as inverting tanh loses it.
 """
 
 from typing import NamedTuple

@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from boonta.core.devices import average
+from boonta.core.devices import total
 from boonta.core.types import Array, PyTree
 
 
@@ -34,16 +34,16 @@ def update(statistics: PyTree, observation: PyTree, weight: Array) -> PyTree:
         weight: float32 [N], 1 to count an observation and 0 to pass over it.
 
     Returns:
-        The new statistics, equal on all devices. The count is of observations per device.
+        The new statistics, equal on all devices.
     """
-    seen = average(jnp.sum(weight))
+    seen = total(jnp.sum(weight))
     share = jnp.maximum(seen, 1e-8)
     count = statistics["count"] + seen
 
     def moments(x: Array) -> tuple[Array, Array]:
         w = weight.reshape(-1, *[1] * (x.ndim - 1))
-        mean = average(jnp.sum(w * x, axis=0)) / share
-        return mean, average(jnp.sum(w * (x - mean) ** 2, axis=0)) / share
+        mean = total(jnp.sum(w * x, axis=0)) / share
+        return mean, total(jnp.sum(w * (x - mean) ** 2, axis=0)) / share
 
     def merge(x: Array, mean: Array, variance: Array) -> tuple[Array, Array]:
         batch_mean, batch_variance = moments(x)

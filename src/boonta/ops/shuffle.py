@@ -13,11 +13,11 @@ def permutation(key: Key, n: int) -> Array:
 
     A Feistel network over Z_a x Z_b with n = a * b and truly random round functions (Luby and Rackoff 1988; Black and
     Rogaway 2002): each round rotates one coordinate by a random amount that depends on the other. Where n has no
-    divisors near its root, it is sorted after all.
+    divisors that make this mix, it is sorted after all.
     """
     a = next(d for d in range(int(n**0.5), 0, -1) if n % d == 0)
     b = n // a
-    if a < 8 and n > 64:
+    if a < 4 or n < 16:
         return jax.random.permutation(key, n).astype(jnp.int32)
     index = jnp.arange(n, dtype=jnp.int32)
     x, y = index // b, index % b

@@ -27,8 +27,8 @@ def vtrace(
 ) -> VTrace:
     """Off-policy value targets and advantages of one sequence.
 
-    With c_s = lambda * min(1, rho_s), as in remark 2 of the paper. The advantage bootstraps from vs_{s+1} mixed with the
-    value by lambda, as rlax does; with lambda = 1 this is the paper's r_s + gamma * vs_{s+1} - V(x_s).
+    With c_s = lambda * min(1, rho_s), as in remark 2 of the paper. The advantage bootstraps from vs_{s+1} mixed with
+    the value by lambda, as rlax does; with lambda = 1 this is the paper's r_s + gamma * vs_{s+1} - V(x_s).
 
     Args:
         r_t: float32 [T], rewards that came WITH steps 1 ... T.
