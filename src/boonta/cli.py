@@ -17,18 +17,27 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(argv)
     try:
         return args.command(args)
-    except (ValueError, FileNotFoundError, FileExistsError, ImportError) as error:
+    except (ValueError, FileNotFoundError, FileExistsError, NotADirectoryError, PermissionError, ImportError) as error:
         print(f"boonta: {error}", file=sys.stderr)
         return USAGE
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except OSError as error:
+        print(f"boonta: {error}", file=sys.stderr)
+        return 1
+
+
+class _Parser(argparse.ArgumentParser):
+    """Refuses in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        print(f"{self.prog}: {message}; see `{self.prog} --help`", file=sys.stderr)
+        sys.exit(USAGE)
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="boonta", description="Write an agent once; run it on one chip, a pod, or a fleet."
-    )
+    parser = _Parser(prog="boonta", description="Write an agent once; run it on one chip, a pod, or a fleet.")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
     def command(name: str, function: Any, text: str) -> argparse.ArgumentParser:
@@ -113,14 +122,10 @@ def _train(args: argparse.Namespace) -> int:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise FileExistsError(f"--out {folder} is not empty; name another folder, or go on with --resume {folder}")
     _start_jax(config.architecture_settings.devices, args)
-    from boonta.experiments import report, training
+    from boonta.experiments import files, report, training
 
-    quiet = args.json
-    if not quiet:
-        recipe = f", recipe {config.run.recipe}" if config.run.recipe else ""
-        print(f"boonta: {config.agent} on {config.env}, {config.architecture}{recipe} -> {folder}", file=sys.stderr)
     try:
-        result = training.train(config, folder, resume=bool(args.resume), quiet=quiet)
+        result = training.train(config, folder, resume=bool(args.resume), quiet=args.json)
     except training.Interrupted as stop:
         print(f"boonta: {stop}", file=sys.stderr)
         return 128 + stop.signal
@@ -132,7 +137,7 @@ def _train(args: argparse.Namespace) -> int:
         return 0
     page = report.write_report([folder])
     if args.json:
-        print(json.dumps(summary))
+        print(json.dumps(files.plain(summary)))
     else:
         print(
             f"evaluation: {summary['eval_return_mean']:.1f} ± {summary['eval_return_std']:.1f}"
@@ -146,11 +151,11 @@ def _train(args: argparse.Namespace) -> int:
 
 def _eval(args: argparse.Namespace) -> int:
     _start_jax(1)
-    from boonta.experiments import runs
+    from boonta.experiments import files, runs
 
     summary = runs.evaluate(runs.open_run(args.run, args.checkpoint, args.member), args.episodes)
     mean, std, episodes = (summary[f"eval_{key}"] for key in ("return_mean", "return_std", "episodes"))
-    print(json.dumps(summary) if args.json else f"{mean:.2f} ± {std:.2f} over {episodes} episodes")
+    print(json.dumps(files.plain(summary)) if args.json else f"{mean:.2f} ± {std:.2f} over {episodes} episodes")
     return 0
 
 
@@ -271,6 +276,8 @@ def _start_jax(count: int, args: argparse.Namespace | None = None) -> None:
     if any(value is not None for value in several):
         if any(value is None for value in several):
             raise ValueError("several hosts need all of --coordinator, --processes and --process")
+        if not 0 <= args.process < args.processes:
+            raise ValueError(f"--process must be from 0 to {args.processes - 1}, got {args.process}")
         jax.distributed.initialize(args.coordinator, args.processes, args.process)
     elif args.distributed:
         jax.distributed.initialize()

@@ -51,6 +51,12 @@ def include(statistics: PyTree, trajectory: Trajectory) -> PyTree:
     return normalizer.update(statistics, seen, jnp.ones(batch_size(seen), jnp.float32))
 
 
+def masked_means(terms: dict[str, Array], mask: Array, count: Array) -> dict[str, Array]:
+    """The sums of `terms` where `mask` is 1, over `count`; all of one shape, and summed in one product."""
+    sums = jnp.stack([term.reshape(-1) for term in terms.values()]) @ mask.reshape(-1)
+    return dict(zip(terms, sums / count, strict=True))
+
+
 def shape_reward(settings: NetworkSettings, reward: Array) -> Array:
     """Rewards as the loss sees them, same shape."""
     reward = reward * settings.reward_scale

@@ -6,8 +6,9 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
+from jax.flatten_util import ravel_pytree
 
-from boonta.agents.common import NetworkSettings, include, network, normalized, shape_reward
+from boonta.agents.common import NetworkSettings, include, masked_means, network, normalized, shape_reward
 from boonta.core.agent import Agent, Experience, Learner
 from boonta.core.devices import average
 from boonta.core.environment import Spec
@@ -93,7 +94,10 @@ def ppo(spec: Spec, settings: Settings, total_updates: int = 0) -> Agent:
         return memory, net.action(policy, policy.mode()), {"value": value}
 
     def learner_init(params: Params) -> State:
-        return State(optimizer(settings.optimizer, 0.0, 1.0, settings.epsilon).init(params["network"]), jnp.int32(0))
+        return State(
+            optimizer(settings.optimizer, 0.0, 1.0, settings.epsilon).init(ravel_pytree(params["network"])[0]),
+            jnp.int32(0),
+        )
 
     def loss(weights: PyTree, hyper: dict[str, Array], piece: Piece, count: Array) -> tuple[Array, dict[str, Array]]:
         policy, value = net.unroll(weights, piece.memory, piece.timesteps)
@@ -104,19 +108,16 @@ def ppo(spec: Spec, settings: Settings, total_updates: int = 0) -> Agent:
         if settings.value_clip is not None:
             near = piece.value + jnp.clip(value - piece.value, -settings.value_clip, settings.value_clip)
             error = jnp.maximum(error, (near - piece.target) ** 2)
-        metrics = {
+        terms = {
             "loss/policy": -jnp.minimum(ratio * piece.advantage, clipped * piece.advantage),
             "loss/value": 0.5 * error,
             "loss/entropy": entropy,
             "loss/kl": ratio - 1 - (log_prob - piece.log_prob),
             "loss/clipped": (jnp.abs(ratio - 1) > hyper["clip"]).astype(jnp.float32),
         }
-        metrics = {name: jnp.sum(x * piece.mask) / count for name, x in metrics.items()}
-        value_loss, entropy_bonus = (
-            hyper["value_cost"] * metrics["loss/value"],
-            hyper["entropy_cost"] * metrics["loss/entropy"],
-        )
-        return metrics["loss/policy"] + value_loss - entropy_bonus, metrics
+        means = masked_means(terms, piece.mask, count)
+        value_loss = hyper["value_cost"] * means["loss/value"]
+        return means["loss/policy"] + value_loss - hyper["entropy_cost"] * means["loss/entropy"], means
 
     def update(state: State, params: Params, sample: Sample, key: Key) -> tuple[State, Params, Feedback]:
         hyper = params["settings"]
@@ -134,22 +135,24 @@ def ppo(spec: Spec, settings: Settings, total_updates: int = 0) -> Agent:
         count = jnp.maximum(count, 1e-8)
         centre, spread = centre / count, jnp.sqrt(jnp.maximum(square / count - (centre / count) ** 2, 0.0)) + 1e-8
 
+        flat, unravel = ravel_pytree(params["network"])
+
         def minibatch(
-            carry: tuple[PyTree, PyTree], xs: tuple[Array, ...]
-        ) -> tuple[tuple[PyTree, PyTree], dict[str, Array]]:
-            weights, moments = carry
+            carry: tuple[Array, PyTree], xs: tuple[Array, ...]
+        ) -> tuple[tuple[Array, PyTree], dict[str, Array]]:
+            flat, moments = carry
             indices, count, centre, spread = xs
             piece = jax.tree.map(lambda x: x[indices], pieces)
             if settings.normalize_advantages:
                 piece = piece._replace(advantage=(piece.advantage - centre) / spread)
-            grads, metrics = jax.grad(loss, has_aux=True)(weights, hyper, piece, count)
-            grads = average(grads)
-            steps, moments = transform.update(grads, moments, weights)
-            return (optax.apply_updates(weights, steps), moments), metrics | {"loss/grad_norm": optax.tree.norm(grads)}
+            grads, metrics = jax.grad(loss, has_aux=True)(unravel(flat), hyper, piece, count)
+            grads = average(ravel_pytree(grads)[0])
+            steps, moments = transform.update(grads, moments, flat)
+            return (optax.apply_updates(flat, steps), moments), metrics | {"loss/grad_norm": optax.tree.norm(grads)}
 
         xs = (orders, count, centre, spread)
-        (weights, moments), metrics = jax.lax.scan(minibatch, (params["network"], state.optimizer), xs)
-        owned = {"network": weights}
+        (flat, moments), metrics = jax.lax.scan(minibatch, (flat, state.optimizer), xs)
+        owned = {"network": unravel(flat)}
         if settings.normalize_observations:
             owned["normalizer"] = include(params["normalizer"], sample.trajectory)
         metrics = average(jax.tree.map(jnp.mean, metrics)) | {"loss/learning_rate": step_size}

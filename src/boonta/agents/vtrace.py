@@ -6,8 +6,9 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
+from jax.flatten_util import ravel_pytree
 
-from boonta.agents.common import NetworkSettings, include, network, normalized, shape_reward
+from boonta.agents.common import NetworkSettings, include, masked_means, network, normalized, shape_reward
 from boonta.core.agent import Agent, Experience, Learner
 from boonta.core.devices import average
 from boonta.core.environment import Spec
@@ -79,7 +80,7 @@ def vtrace(spec: Spec, settings: Settings, total_updates: int = 0) -> Agent:
         return optimizer(settings.optimizer, learning_rate, max_grad_norm, settings.epsilon, settings.decay)
 
     def learner_init(params: Params) -> State:
-        return State(transform(0.0, 1.0).init(params["network"]), jnp.int32(0))
+        return State(transform(0.0, 1.0).init(ravel_pytree(params["network"])[0]), jnp.int32(0))
 
     def loss(weights: PyTree, hyper: dict[str, Array], trajectory: Trajectory) -> tuple[Array, dict[str, Array]]:
         """The three terms of section 4.2, as means over what happened inside episodes."""
@@ -97,15 +98,15 @@ def vtrace(spec: Spec, settings: Settings, total_updates: int = 0) -> Agent:
         )  # fmt: skip
         mask = (~first).astype(jnp.float32)
         count = average(mask.sum())
-        metrics = {
+        terms = {
             "loss/policy": -log_prob * advantage,
             "loss/value": 0.5 * (target - value[:, :-1]) ** 2,
             "loss/entropy": entropy,
             "loss/ratio": ratio,
         }
-        metrics = {name: jnp.sum(x * mask) / count for name, x in metrics.items()}
-        value_loss = hyper["value_cost"] * metrics["loss/value"]
-        return metrics["loss/policy"] + value_loss - hyper["entropy_cost"] * metrics["loss/entropy"], metrics
+        means = masked_means(terms, mask, count)
+        value_loss = hyper["value_cost"] * means["loss/value"]
+        return means["loss/policy"] + value_loss - hyper["entropy_cost"] * means["loss/entropy"], means
 
     def update(state: State, params: Params, sample: Sample, key: Key) -> tuple[State, Params, Feedback]:
         del key
@@ -113,10 +114,11 @@ def vtrace(spec: Spec, settings: Settings, total_updates: int = 0) -> Agent:
         progress = state.updates / total_updates if settings.anneal and total_updates else 0.0
         step_size = hyper["learning_rate"] * jnp.maximum(1.0 - progress, 0.0)
         seen = trajectory._replace(timesteps=see(params, trajectory.timesteps))
+        flat, unravel = ravel_pytree(params["network"])
         grads, metrics = jax.grad(loss, has_aux=True)(params["network"], hyper, seen)
-        grads, metrics = average((grads, metrics))
-        steps, moments = transform(step_size, hyper["max_grad_norm"]).update(grads, state.optimizer, params["network"])
-        owned = {"network": optax.apply_updates(params["network"], steps)}
+        grads, metrics = average((ravel_pytree(grads)[0], metrics))
+        steps, moments = transform(step_size, hyper["max_grad_norm"]).update(grads, state.optimizer, flat)
+        owned = {"network": unravel(optax.apply_updates(flat, steps))}
         if settings.normalize_observations:
             owned["normalizer"] = include(params["normalizer"], trajectory)
         metrics |= {"loss/grad_norm": optax.tree.norm(grads), "loss/learning_rate": step_size}

@@ -49,7 +49,7 @@ class Anakin(NamedTuple):
         step: State -> (State, metrics), one iteration: unroll, then learn. Differentiable.
         steps_per_iteration: environment steps of one iteration, over all learner devices.
         updates_per_iteration: updates of one iteration.
-        tensors: names that metrics["health"] - 1 points to.
+        tensors: () -> the names that metrics["health"] - 1 points to; 0 says that all is finite.
     """
 
     init: Callable[[Key, dict[str, Array]], State]
@@ -85,7 +85,10 @@ def make(agent: Agent, environment: Environment, envs: int, shards: int = 1) -> 
     for name, batch in batches.items():
         if envs % batch and batch % envs:
             raise ValueError(f"{name}'s batch and architecture.envs must divide one another, got {batch} and {envs}")
-    seen: list[str] = []
+    replays = {name: once(local * rounds, batch // shards) for name, batch in batches.items()}
+    updates = sum(envs * rounds // batch for batch in batches.values())
+    scalar = jax.ShapeDtypeStruct((), jnp.float32)
+    observed_names = health.names({"observation": environment.spec.observation, "reward": scalar})
 
     def init(key: Key, settings: dict[str, Array]) -> State:
         params_key, actors_key, key = jax.random.split(key, 3)
@@ -103,7 +106,6 @@ def make(agent: Agent, environment: Environment, envs: int, shards: int = 1) -> 
         unroll = partial(acting.unroll, agent, environment, state.params, length=length, version=state.updates)
         example = jax.eval_shape(lambda actors: unroll(actors)[1], state.actors)
         example = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), example)
-        replays = {name: once(local * rounds, batch // shards) for name, batch in batches.items()}
 
         def one(carry: tuple[PyTree, acting.Actor], _: None) -> tuple[tuple[PyTree, acting.Actor], Any]:
             stored, actors = carry
@@ -111,7 +113,6 @@ def make(agent: Agent, environment: Environment, envs: int, shards: int = 1) -> 
             priorities = jnp.ones(local, jnp.float32)
             stored = {name: replays[name].insert(stored[name], trajectories, priorities) for name in replays}
             observed = {"observation": trajectories.timesteps.observation, "reward": trajectories.timesteps.reward}
-            seen[:] = health.names(observed)
             return (stored, actors), (finished, health.first_bad(observed))
 
         stored = {name: replay.init(example) for name, replay in replays.items()}
@@ -121,12 +122,10 @@ def make(agent: Agent, environment: Environment, envs: int, shards: int = 1) -> 
     def learn(
         name: str, learner: Learner, stored: PyTree, params: Params, private: PyTree, key: Key
     ) -> tuple[Params, PyTree, Feedback]:
-        replay = once(local * rounds, batches[name] // shards)
-
         def one(carry: tuple[PyTree, Params, PyTree], key: Key) -> tuple[tuple[PyTree, Params, PyTree], Feedback]:
             stored, params, private = carry
             sample_key, update_key = jax.random.split(key)
-            stored, sample = replay.sample(stored, sample_key)
+            stored, sample = replays[name].sample(stored, sample_key)
             private, owned, feedback = learner.update(private, params, sample, update_key)
             return (stored, params | owned, private), feedback
 
@@ -144,16 +143,17 @@ def make(agent: Agent, environment: Environment, envs: int, shards: int = 1) -> 
                 name, learner, stored[name], params, state.learners[name], jax.random.fold_in(update_key, i)
             )
             metrics |= jax.tree.map(jnp.mean, feedback.metrics)
-        names = len(seen)
-        seen[names:] = health.names(metrics)
         worse = health.first_bad(metrics)
-        bad = jnp.where(bad > 0, bad, jnp.where(worse > 0, worse + names, 0))
+        bad = jnp.where(bad > 0, bad, jnp.where(worse > 0, worse + len(observed_names), 0))
         metrics |= {"health": devices.worst(bad)} | devices.total(finished)._asdict()
         state = State(params, learners, actors, key, state.updates + updates, state.iterations + 1)
         return state, metrics
 
-    updates = sum(envs * rounds // batch for batch in batches.values())
-    return Anakin(init, step, envs * rounds * length, updates, lambda: list(seen))
+    def tensors() -> list[str]:
+        _, metrics = jax.eval_shape(step, jax.eval_shape(init, random.key(0), {}))
+        return observed_names + health.names({k: v for k, v in metrics.items() if k not in episodes.Finished._fields})
+
+    return Anakin(init, step, envs * rounds * length, updates, tensors)
 
 
 def _repeat(body: Callable, carry: PyTree, n: int, xs: PyTree = None) -> tuple[PyTree, PyTree]:

@@ -19,7 +19,7 @@ def average(tree: PyTree) -> PyTree:
     Drivers run updates in `shard_map(..., check_vma=False)`, where gradients arrive local to their device, so that this
     mean is the only place where devices meet.
     """
-    if not count():
+    if count() <= 1:
         return tree
     # One collective for all leaves: on a CPU its cost is the meeting, not the bytes.
     flat, restore = ravel_pytree(tree)
@@ -28,12 +28,12 @@ def average(tree: PyTree) -> PyTree:
 
 def total(tree: PyTree) -> PyTree:
     """The sum over all learner devices of all hosts; the identity where there is only one."""
-    return jax.lax.psum(tree, LEARNERS) if count() else tree
+    return jax.lax.psum(tree, LEARNERS) if count() > 1 else tree
 
 
 def worst(code: Array) -> Array:
     """The largest value over all learner devices of all hosts."""
-    return jax.lax.pmax(code, LEARNERS) if count() else code
+    return jax.lax.pmax(code, LEARNERS) if count() > 1 else code
 
 
 def count() -> int:
@@ -46,7 +46,7 @@ def count() -> int:
 
 def rank() -> Array | int:
     """Which of the learner devices this is, from 0."""
-    return jax.lax.axis_index(LEARNERS) if count() else 0
+    return jax.lax.axis_index(LEARNERS) if count() > 1 else 0
 
 
 def mesh(devices: list[Any], population: int = 1) -> Mesh:

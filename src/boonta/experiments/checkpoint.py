@@ -39,7 +39,11 @@ class Checkpoints:
         policy = keep.AnyPreservationPolicy(
             [keep.LatestN(latest), keep.BestN(get_metric_fn=lambda metrics: metrics["score"], n=1)]
         )
-        options = ocp.CheckpointManagerOptions(preservation_policy=policy, enable_async_checkpointing=False)
+        options = ocp.CheckpointManagerOptions(
+            preservation_policy=policy,
+            best_fn=lambda metrics: metrics["score"],  # without it scores are not written, and best means latest
+            enable_async_checkpointing=False,
+        )
         self._manager = ocp.CheckpointManager(self._folder, options=options)
 
     def save(self, env_steps: int, state: PyTree, facts: dict[str, Any], score: float | None) -> None:
@@ -51,11 +55,12 @@ class Checkpoints:
         data = _without_keys(state)
         facts = facts | {"env_steps": env_steps, "score": score, "checksum": _checksum(data)}
         args = ocp.args.Composite(state=ocp.args.StandardSave(data), facts=ocp.args.JsonSave(facts))
+        rank = -np.inf if score is None or np.isnan(score) else score
         try:
-            self._manager.save(env_steps, args=args, metrics={"score": -np.inf if score is None else score})
+            self._manager.save(env_steps, args=args, metrics={"score": rank})
             self._manager.wait_until_finished()
         except Exception as error:  # whatever the storage layer makes of a full disk
-            for left in self._folder.glob(f"{env_steps}*"):
+            for left in [self._folder / str(env_steps), *self._folder.glob(f"{env_steps}.*")]:
                 shutil.rmtree(left, ignore_errors=True)
             raise OSError(
                 f"the checkpoint at step {env_steps} could not be saved in {self._folder}: {error}"
@@ -78,8 +83,11 @@ class Checkpoints:
         if which == "best":
             steps = [self._manager.best_step() or steps[-1]]
         elif which != "latest":
-            if int(which) not in steps:
-                raise FileNotFoundError(f"there is no checkpoint {which} in {self._folder}; there are {steps}")
+            if str(which) not in map(str, steps):
+                there = ", ".join(map(str, steps))
+                raise FileNotFoundError(
+                    f"there is no checkpoint {which!r} in {self._folder}; allowed: latest, best, {there}"
+                )
             steps = [int(which)]
         passed_over: list[str] = []
         for step in reversed(steps):
@@ -138,7 +146,10 @@ def _shape(x: Any) -> jax.ShapeDtypeStruct:
 
 def _with_keys(tree: PyTree, like: PyTree) -> PyTree:
     def one(x: Any, model: Any) -> Any:
-        return jax.random.wrap_key_data(x, impl=jax.random.key_impl(model)) if _is_key(model) else x
+        if not _is_key(model):
+            return x
+        # The implementation belongs to the dtype; only an array tells it, and `model` may be a mere shape.
+        return jax.random.wrap_key_data(x, impl=jax.random.key_impl(jnp.empty((), model.dtype)))
 
     return jax.tree.map(one, tree, like)
 

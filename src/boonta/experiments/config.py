@@ -113,6 +113,10 @@ def resolve(
     merged["run"] |= {key: value for key, value in (run or {}).items() if value is not None}
     for text in assignments:
         table, key, value = _assignment(text)
+        if table in names and key == "name" and value != names[table]:
+            raise ValueError(
+                f"--set {text}: {table}.name is {names[table]!r}; name it on the command line or in --config"
+            )
         merged[table][key] = value
     for table in names:
         merged[table].pop("name", None)
@@ -138,7 +142,10 @@ def members(config: Config) -> list[Member]:
         ValueError: a swept key that is unknown or not continuous.
     """
     sweepable = settings.traced(config.agent_settings)
-    axes = []
+    most = 2**31 - config.run.seed
+    if config.run.seeds > most:
+        raise ValueError(f"run.seeds must be at most {most} from the seed {config.run.seed}, got {config.run.seeds}")
+    axes: list[list[tuple[str, float]]] = []
     for text in config.run.sweep:
         key, separator, values = text.partition("=")
         key = key.strip().removeprefix("agent.")
@@ -149,6 +156,8 @@ def members(config: Config) -> list[Member]:
                 f"run.sweep: {key!r} is not a continuous setting of {config.agent}{nearest(key, sweepable)}; "
                 f"allowed: {', '.join(sorted(sweepable))}"
             )
+        if any(key == axis[0][0] for axis in axes):
+            raise ValueError(f"run.sweep names {key!r} twice; allowed: once, with all its values")
         checked = [settings.build(type(config.agent_settings), {key: value}, "agent") for value in values.split(",")]
         axes.append([(key, float(getattr(one, key))) for one in checked])
     population = []
@@ -177,7 +186,11 @@ def load(path: Path) -> Config:
     Raises:
         ValueError: it is not what `write` writes.
     """
-    tables = tomllib.loads(path.read_text("utf-8"))
+    tables = _parse(path, str(path))
+    if missing := [
+        table for table in TABLES if table not in tables or (table in DEFAULTS and "name" not in tables[table])
+    ]:
+        raise ValueError(f"{path} is damaged: {', '.join(missing)} is missing or has no name")
     names = {table: tables[table].pop("name") for table in DEFAULTS}
     entry = registry.agent(names["agent"])
     return Config(
@@ -263,16 +276,20 @@ def _read(file: str | Path | None) -> tuple[dict[str, Any], str]:
         raise FileNotFoundError(
             f"--config {file}: neither a file nor a recipe{nearest(str(file), shipped)}; see `boonta list recipes`"
         )
+    return _parse(path, f"--config {file}"), str(file)
+
+
+def _parse(path: Path, called: str) -> dict[str, Any]:
     try:
         tables = tomllib.loads(path.read_text("utf-8"))
-    except tomllib.TOMLDecodeError as error:
-        raise ValueError(f"--config {file}: {error}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{called}: {error}") from error
     for table in tables:
         if table not in TABLES:
-            raise ValueError(f"unknown table [{table}] in {file}{nearest(table, TABLES)}; allowed: {', '.join(TABLES)}")
+            raise ValueError(f"{called}: unknown table [{table}]{nearest(table, TABLES)}; allowed: {', '.join(TABLES)}")
         if not isinstance(tables[table], dict):
-            raise ValueError(f"{table!r} in {file} must be a table [{table}], got {tables[table]!r}")
-    return tables, str(file)
+            raise ValueError(f"{called}: {table!r} must be a table [{table}], got {tables[table]!r}")
+    return tables
 
 
 def _assignment(text: str) -> tuple[str, str, str]:

@@ -35,7 +35,7 @@ def agent(name: str) -> AgentEntry:
     """
     path = AGENTS.get(name, name)
     module_name, separator, attribute = path.partition(":")
-    if not separator:
+    if not separator or not module_name or module_name.startswith("."):
         raise ValueError(
             f"unknown agent {name!r}{nearest(name, AGENTS)}; allowed: {', '.join(AGENTS)} or module:factory"
         )

@@ -1,5 +1,7 @@
 """What there is to do with a run that exists: evaluate it, film it, look it over."""
 
+import sys
+import warnings
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -63,7 +65,7 @@ def open_run(folder: Path, which: int | str = "latest", member: int = 0) -> Run:
     found = checkpoints.restore(like, which)
     checkpoints.close()
     for message in found.passed_over:
-        print(f"boonta: WARNING: {message}; using the one before")
+        print(f"boonta: WARNING: {message}; using the one before", file=sys.stderr)
     params = jax.tree.map(lambda x: x[member], found.state.params)
     return Run(folder, config, built, params, found.facts)
 
@@ -71,6 +73,8 @@ def open_run(folder: Path, which: int | str = "latest", member: int = 0) -> Run:
 def evaluate(run: Run, episodes: int) -> dict[str, Any]:
     """Greedy episodes of a run's parameters: the summary that `--json` prints."""
     agent, environment = run.built.agent, run.built.environment
+    if episodes < 1:
+        raise ValueError(f"--episodes must be at least 1, got {episodes}")
 
     def play(params: Params) -> evaluation.Scores:
         return evaluation.episodes(agent, environment, params, random.key(evaluation.SEED), 0, episodes)
@@ -91,6 +95,8 @@ def watch(run: Run, out: Path, steps: int = 1000, seed: int = 0) -> dict[str, An
     """
     if out.suffix not in (".gif", ".mp4"):
         raise ValueError(f"--out must end in .gif or .mp4, got {out.name!r}")
+    if steps < 1:
+        raise ValueError(f"--steps must be at least 1, got {steps}")
     film = evaluation.film(
         run.built.agent, run.built.environment, run.params, random.key(seed), steps, keep=lambda step: step % 2 == 1
     )
@@ -101,7 +107,10 @@ def watch(run: Run, out: Path, steps: int = 1000, seed: int = 0) -> dict[str, An
         if out.suffix == ".gif":
             iio.imwrite(beside, frames, duration=1000 / FPS * 2, loop=0)
         else:
-            iio.imwrite(beside, frames, fps=FPS, codec="libx264", macro_block_size=1)
+            with warnings.catch_warnings():
+                # Starting ffmpeg forks; JAX warns of that, but the child only becomes another program.
+                warnings.filterwarnings("ignore", message=".*os.fork.*", category=RuntimeWarning)
+                iio.imwrite(beside, frames, fps=FPS, codec="libx264", macro_block_size=1)
         beside.replace(out)
     finally:
         beside.unlink(missing_ok=True)

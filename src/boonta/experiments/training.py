@@ -62,7 +62,11 @@ def build(config: Config) -> Built:
     Raises:
         ValueError: more devices asked than there are, or numbers that do not divide.
     """
-    environment = envs.make(config.env, **config.env_settings)
+    try:
+        environment = envs.make(config.env, **config.env_settings)
+    except TypeError as error:  # such as a word where the factory counts
+        told = ", ".join(f"env.{key}={value!r}" for key, value in config.env_settings.items())
+        raise ValueError(f"{config.env} cannot be made with {told or 'no settings'}: {error}") from error
     entry = registry.agent(config.agent)
     population = configuration.members(config)
     agent = entry.factory(environment.spec, config.agent_settings)
@@ -74,6 +78,9 @@ def build(config: Config) -> Built:
     unit = anakin.make(agent, environment, count, shards)
     iterations = max(1, config.run.steps // unit.steps_per_iteration)
     total = iterations * unit.updates_per_iteration
+    if total >= 2**31:  # State.updates counts in int32
+        most = (2**31 - 1) // unit.updates_per_iteration * unit.steps_per_iteration
+        raise ValueError(f"run.steps must be at most {most} with these settings, got {config.run.steps}")
     agent = entry.factory(environment.spec, config.agent_settings, total_updates=total)
     unit = anakin.make(agent, environment, count, shards)
     program = anakin.program(unit, devices.mesh(chosen, across))
@@ -134,6 +141,9 @@ def train(config: Config, folder: Path, resume: bool = False, quiet: bool = Fals
         if not resume:
             files.write_text(folder / "config.toml", configuration.write(config))
         files.write_json(folder / "run.json", record)
+        if not quiet:
+            recipe = f", recipe {config.run.recipe}" if config.run.recipe else ""
+            print(f"boonta: {config.agent} on {config.env}, {config.architecture}{recipe} -> {folder}", file=sys.stderr)
 
     def end(status: str, cause: str | None, result: dict[str, Any] | None = None) -> None:
         record.update(

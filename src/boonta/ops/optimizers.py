@@ -26,9 +26,8 @@ def optimizer(
         "rmsprop": lambda: optax.scale_by_rms(decay=decay, eps=epsilon),
         "sgd": optax.identity,
     }[name]()
-    chain = optax.chain(
+    return optax.chain(
         optax.clip_by_global_norm(max_grad_norm),  # type: ignore[arg-type]
         step,
         optax.scale_by_learning_rate(learning_rate),
     )
-    return optax.flatten(chain)  # one vector, one kernel: small networks have many small leaves

@@ -1,0 +1,83 @@
+"""Writes docs/settings.md from the settings dataclasses themselves: python docs/generate_settings.py."""
+
+import dataclasses
+import types
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from boonta.agents import common
+from boonta.experiments import config, registry
+
+PAGE = Path(__file__).with_name("settings.md")
+
+HEAD = """\
+# Settings
+
+<!-- Written by docs/generate_settings.py from the dataclasses; do not edit. -->
+
+Give a setting on the command line with `--set TABLE.KEY=VALUE`, or in a TOML file under `[TABLE]` with `--config
+FILE.toml`. The tables are `run`, `agent`, `env` and `architecture`. An unknown key, a value of the wrong type or one
+out of its range is refused before anything is compiled. Everything resolved is in the run folder's `config.toml`.
+Lists are written `64,64` on the command line and `[64, 64]` in TOML; `none` is no value.
+
+**Traced** settings are arrays inside the compiled program. They may be swept: `--sweep learning_rate=1e-3,3e-3`.
+
+The keys of `env` are the arguments of the environment's factory: see [environments](environments.md).
+"""
+
+
+def page() -> str:
+    """The text of docs/settings.md."""
+    parts = [HEAD, "## `agent`: the network, of every agent\n", table(common.NetworkSettings)]
+    shared = {field.name for field in dataclasses.fields(common.NetworkSettings)}
+    for name in registry.AGENTS:
+        parts += [f"## `agent`: {name}\n", table(registry.agent(name).settings, without=shared)]
+    parts += ["## `run`\n", table(config.Run), "## `architecture`: anakin\n", table(config.Anakin)]
+    return "\n".join(parts)
+
+
+def table(cls: Any, without: set[str] | frozenset[str] = frozenset()) -> str:
+    """A Markdown table of the fields of a settings dataclass."""
+    hints = get_type_hints(cls)
+    fields = [field for field in dataclasses.fields(cls) if field.name not in without]
+    marked = any(field.metadata["traced"] for field in fields)
+    rows = [["key", "default", "allowed", *(["traced"] if marked else []), "meaning"]]
+    rows.append(["---"] * len(rows[0]))
+    for field in fields:
+        traced = ["yes" if field.metadata["traced"] else ""] if marked else []
+        meaning = field.metadata["doc"].replace("|", "\\|")
+        allowed = kind(hints[field.name]) + span(field.metadata)
+        rows.append([f"`{field.name}`", f"`{value(field.default)}`", allowed, *traced, meaning])
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def kind(hint: Any) -> str:
+    """What a field may hold, in words."""
+    if get_origin(hint) in (Union, types.UnionType):
+        return " or ".join("none" if option is type(None) else kind(option) for option in get_args(hint))
+    if get_origin(hint) is Literal:
+        return ", ".join(f"`{option}`" for option in get_args(hint))
+    if get_origin(hint) is tuple:
+        return {"int": "integers", "str": "texts"}[get_args(hint)[0].__name__]
+    return {"int": "integer", "float": "number", "bool": "`true`, `false`", "str": "text"}[hint.__name__]
+
+
+def span(metadata: Any) -> str:
+    """The bounds of a field, in words."""
+    low, high = (f"{x:.10g}" if x is not None else None for x in (metadata["low"], metadata["high"]))
+    if low is None and high is None:
+        return ""
+    return f", at least {low}" if high is None else f", at most {high}" if low is None else f", {low} to {high}"
+
+
+def value(default: Any) -> str:
+    """A default as the command line would take it."""
+    if isinstance(default, tuple):
+        return ",".join(map(str, default)) or "(empty)"
+    if isinstance(default, bool):
+        return str(default).lower()
+    return "none" if default is None else str(default) or "(empty)"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), "utf-8")

@@ -1,0 +1,1 @@
+"""Examples, each complete on one page: an environment, an agent, and Anakin without the command line."""

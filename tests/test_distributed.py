@@ -1,0 +1,74 @@
+"""Two processes with a device each learn what one process with two devices learns."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from test_training import TINY, assigned, final, rows, status
+
+from boonta.cli import main
+
+PATIENCE = 120.0
+SGD = assigned(agent__optimizer="sgd", agent__learning_rate=0.1, run__checkpoint_every=1280)
+
+
+def words(out):
+    return ["train", "vtrace", "boonta:catch", "--steps", "3200", "--json", "--out", str(out), *TINY, *SGD]
+
+
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def together(arguments):
+    """Run one command in two processes that meet; their (exit code, stdout, stderr)."""
+    flag = "--xla_force_host_platform_device_count=1"
+    environment = os.environ | {"XLA_FLAGS": flag, "JAX_PLATFORMS": "cpu"}
+    meet = ["--coordinator", f"127.0.0.1:{free_port()}", "--processes", "2", "--process"]
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-m", "boonta", *arguments, *meet, str(i)],
+            env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )
+        for i in range(2)
+    ]  # fmt: skip
+    try:
+        ends = [process.communicate(timeout=PATIENCE) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    return [(process.returncode, *end) for process, end in zip(processes, ends, strict=True)]
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("alone") / "run"
+    assert main([*words(folder), "--devices", "2"]) == 0
+    return folder
+
+
+def assert_close_runs(folder, other):
+    one, two = final(folder), final(other)
+    assert one.keys() == two.keys()
+    for name in one:
+        np.testing.assert_allclose(one[name], two[name], rtol=0, atol=1e-5, err_msg=name)
+    assert [row["env_steps"] for row in rows(folder)] == [row["env_steps"] for row in rows(other)]
+
+
+def test_two_processes_learn_what_two_devices_learn(alone, tmp_path):
+    folder = tmp_path / "run"
+    (code, out, err), (other_code, other_out, other_err) = together(words(folder))
+    assert (code, other_code) == (0, 0), err + other_err
+    summary = json.loads(out.splitlines()[-1])
+    assert summary["env_steps"] == 3200
+    assert summary["status"] == "done"
+    assert not other_out
+    devices = status(folder)["devices"]
+    assert (devices["count"], devices["processes"]) == (2, 2)
+    assert_close_runs(folder, alone)

@@ -1,0 +1,389 @@
+"""A run survives what ends it: signals, damaged checkpoints, full disks, NaN; and goes on exactly."""
+
+import errno
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import orbax.checkpoint as ocp
+import pytest
+
+from boonta.cli import main
+from boonta.core.environment import Discrete, Environment, Spec, proceed, start
+from boonta.experiments import config as configuration
+from boonta.experiments import runs, training
+from boonta.experiments.checkpoint import Checkpoints
+from boonta.experiments.metrics import read_metrics
+
+AGENTS = ("ppo", "vtrace")
+STEPS, SAVE_EVERY = 6400, 640
+PATIENCE = 120.0
+
+
+def assigned(**values):
+    return [word for key, value in values.items() for word in ("--set", f"{key.replace('__', '.')}={value}")]
+
+
+TINY = assigned(agent__body="mlp", agent__hidden=16, agent__batch=8, agent__unroll=8, run__eval_episodes=8)
+
+
+def command(agent, out, *more, env="boonta:catch"):
+    sizes = assigned(run__log_every=128, run__checkpoint_every=SAVE_EVERY, run__evaluate_every=2 * SAVE_EVERY)
+    return [
+        "train",
+        agent,
+        env,
+        "--steps",
+        str(STEPS),
+        "--devices",
+        "1",
+        "--json",
+        "--out",
+        str(out),
+        *TINY,
+        *sizes,
+        *more,
+    ]
+
+
+def final(folder, which="latest"):
+    """Everything in a checkpoint, by path, with what it says of the counters."""
+    config = runs.load_config(folder)
+    config = config._replace(architecture_settings=configuration.Anakin(config.architecture_settings.envs, 1))
+    built = training.build(config)
+    here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    shapes = jax.eval_shape(built.program.start, *configuration.stacked(built.members))
+    like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=here), shapes)
+    checkpoints = Checkpoints(folder, config.run.keep)
+    found = checkpoints.restore(like, which)
+    checkpoints.close()
+    assert not found.passed_over
+    arrays = {
+        jax.tree_util.keystr(path): np.asarray(
+            jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x
+        )
+        for path, x in jax.tree_util.tree_leaves_with_path(found.state)
+    }
+    return arrays | {key: np.asarray(found.facts[key]) for key in ("env_steps", "iterations", "updates", "score")}
+
+
+def rows(folder):
+    """The log without what the clock says."""
+    clock = ("seconds", "steps_per_second")
+    return [{key: value for key, value in row.items() if key not in clock} for row in read_metrics(folder)]
+
+
+def assert_same_run(folder, other):
+    one, two = final(folder), final(other)
+    assert one.keys() == two.keys()
+    assert {".params['network']", ".learners", ".actors", ".key", ".updates"} <= {
+        key
+        for key in (".params['network']", ".learners", ".actors", ".key", ".updates")
+        if any(k.startswith(key) for k in one)
+    }
+    for name in one:
+        np.testing.assert_array_equal(one[name], two[name], err_msg=name)
+    assert rows(folder) == rows(other)
+    assert steps_of(folder)[-3:] == steps_of(other)[-3:]
+
+
+def steps_of(folder):
+    return sorted(int(path.name) for path in (folder / "checkpoints").iterdir() if path.name.isdigit())
+
+
+def status(folder):
+    return json.loads((folder / "run.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A run of each agent that nothing interrupted."""
+    made = {}
+
+    def run(agent):
+        if agent not in made:
+            made[agent] = tmp_path_factory.mktemp("whole") / agent
+            assert main(command(agent, made[agent])) == 0
+        return made[agent]
+
+    return run
+
+
+@pytest.fixture
+def copy(whole, tmp_path):
+    return Path(shutil.copytree(whole("vtrace"), tmp_path / "run"))
+
+
+@pytest.mark.parametrize(
+    ("agent", "number"),
+    [("ppo", signal.SIGKILL), ("vtrace", signal.SIGKILL), ("ppo", signal.SIGTERM), ("vtrace", signal.SIGINT)],
+)
+def test_ended_half_way_and_resumed_is_never_ended(agent, number, whole, tmp_path, capfd):
+    folder = tmp_path / "run"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "boonta", *command(agent, folder)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        deadline = time.monotonic() + PATIENCE
+        while not (folder / "checkpoints" / str(SAVE_EVERY)).is_dir():
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < deadline, "no checkpoint in time"
+            time.sleep(0.005)
+        process.send_signal(number)
+        _, errors = process.communicate(timeout=PATIENCE)
+    finally:
+        process.kill()
+    half = steps_of(folder)[-1]
+    assert half < STEPS
+    if number == signal.SIGKILL:
+        assert process.returncode == -number
+        assert status(folder)["status"] == "running"
+    else:
+        assert process.returncode == 128 + number
+        name = signal.Signals(number).name
+        assert errors == f"boonta: {name} at step {half}; saved, go on with: boonta train --resume {folder}\n"
+        assert status(folder)["status"] == "interrupted"
+        assert name in status(folder)["cause"]
+    assert main(["train", "--resume", str(folder), "--json"]) == 0
+    out, err = capfd.readouterr()
+    assert err == f"boonta: going on from step {half} of {folder}\n"
+    assert json.loads(out.splitlines()[-1])["env_steps"] == STEPS
+    assert status(folder)["status"] == "done"
+    assert_same_run(folder, whole(agent))
+
+
+def test_a_finished_run_resumes_to_itself(copy, whole):
+    assert main(["train", "--resume", str(copy), "--json"]) == 0
+    assert_same_run(copy, whole("vtrace"))
+
+
+# --- damage ----------------------------------------------------------------------------------------------------------
+
+
+def truncate(path):
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def flip(path):
+    data = bytearray(path.read_bytes())
+    for i in range(0, len(data), 7):
+        data[i] ^= 0xFF
+    path.write_bytes(data)
+
+
+def swap(path):
+    """What no file format notices: the same bytes, in another order."""
+    data = path.read_bytes()
+    path.write_bytes(data[::-1])
+
+
+def damage(folder, step, how):
+    files = [path for path in (folder / "checkpoints" / str(step) / "state").rglob("d/*") if path.is_file()]
+    assert files
+    for path in files:
+        how(path)
+
+
+@pytest.mark.parametrize("how", [truncate, flip, swap, Path.unlink])
+def test_a_damaged_checkpoint_is_passed_over(how, copy, whole, capfd):
+    before, last = steps_of(copy)[-2:]
+    damage(copy, last, how)
+    assert main(["train", "--resume", str(copy), "--json"]) == 0
+    warning, onward, *rest = capfd.readouterr().err.splitlines()
+    assert warning.startswith(f"boonta: WARNING: checkpoint {last} cannot be read")
+    assert warning.endswith("going on from the one before")
+    assert onward == f"boonta: going on from step {before} of {copy}"
+    assert not rest
+    assert (copy / "checkpoints" / f"damaged-{last}").is_dir()
+    assert_same_run(copy, whole("vtrace"))
+
+
+def test_damaged_facts_are_passed_over_too(copy, whole, capfd):
+    before, last = steps_of(copy)[-2:]
+    truncate(copy / "checkpoints" / str(last) / "facts" / "metadata")
+    assert main(["train", "--resume", str(copy), "--json"]) == 0
+    assert f"going on from step {before}" in capfd.readouterr().err
+    assert_same_run(copy, whole("vtrace"))
+
+
+def test_a_run_without_a_readable_checkpoint_does_not_start_again(copy, capfd):
+    log = (copy / "metrics.jsonl").read_bytes()
+    for step in steps_of(copy):
+        damage(copy, step, truncate)
+    assert main(["train", "--resume", str(copy)]) == 2
+    (line,) = [line for line in capfd.readouterr().err.splitlines() if line.startswith("boonta: no checkpoint")]
+    assert "can be read" in line
+    assert all(f"checkpoint {step} cannot be read" in line for step in steps_of(copy))
+    assert (copy / "metrics.jsonl").read_bytes() == log
+    assert main(["eval", str(copy)]) == 2
+    assert "can be read" in capfd.readouterr().err
+    shutil.rmtree(copy / "checkpoints")
+    assert main(["train", "--resume", str(copy)]) == 2
+    assert "there is no checkpoint in" in capfd.readouterr().err
+    assert (copy / "metrics.jsonl").read_bytes() == log
+
+
+def test_evaluating_a_run_with_a_damaged_checkpoint_uses_the_one_before(copy, capfd):
+    before, last = steps_of(copy)[-2:]
+    damage(copy, last, flip)
+    assert main(["eval", str(copy), "--episodes", "4", "--json"]) == 0
+    out, err = capfd.readouterr()
+    assert json.loads(out.splitlines()[-1])["env_steps"] == before
+    assert f"WARNING: checkpoint {last} cannot be read" in err
+    assert main(["eval", str(copy), "--checkpoint", str(last)]) == 2
+    assert f"checkpoint {last} cannot be read" in capfd.readouterr().err
+
+
+def test_the_best_checkpoint_is_the_best(copy, capsys):
+    scores = {step: final(copy, step)["score"] for step in steps_of(copy)}
+    assert main(["eval", str(copy), "--checkpoint", "best", "--episodes", "4", "--json"]) == 0
+    step = json.loads(capsys.readouterr().out.splitlines()[-1])["env_steps"]
+    assert scores[step] == max(scores.values())
+    assert len(scores) <= 4  # three latest, and the best
+
+
+# --- a full disk -----------------------------------------------------------------------------------------------------
+
+
+def test_a_full_disk_ends_the_run_and_leaves_it_whole(tmp_path, whole, monkeypatch, capfd):
+    folder, save, calls = tmp_path / "run", ocp.CheckpointManager.save, []
+
+    def full(self, step, **kwargs):
+        calls.append(step)
+        if len(calls) == 3:
+            (folder / "checkpoints" / f"{step}.orbax-checkpoint-tmp").mkdir()
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return save(self, step, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ocp.CheckpointManager, "save", full)
+        assert main(command("vtrace", folder)) == 1
+    failed, good = 3 * SAVE_EVERY, 2 * SAVE_EVERY
+    (line,) = capfd.readouterr().err.splitlines()
+    assert f"the checkpoint at step {failed} could not be saved" in line
+    assert "No space left on device" in line
+    assert status(folder)["status"] == "failed"
+    assert "No space left on device" in status(folder)["cause"]
+    assert [path.name for path in (folder / "checkpoints").glob(f"{failed}*")] == []
+    assert steps_of(folder)[-1] == good
+    assert main(["train", "--resume", str(folder), "--json"]) == 0
+    assert_same_run(folder, whole("vtrace"))
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    place = tmp_path / "disk"
+    place.mkdir()
+    if os.geteuid() != 0 or not shutil.which("mount"):
+        pytest.skip("needs root, to mount a small tmpfs")
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", place],
+        capture_output=True,
+        text=True,
+        timeout=10,
+        check=False,
+    )
+    if made.returncode:
+        pytest.skip(f"a small tmpfs cannot be mounted here: {made.stderr.strip()}")
+    yield place
+    subprocess.run(["umount", "-l", place], timeout=10, check=True)
+
+
+def test_a_really_full_disk(small_disk, whole, monkeypatch, capfd):
+    folder, filler, save = small_disk / "run", small_disk / "filler", Checkpoints.save
+
+    def fill(self, env_steps, *args):
+        if env_steps == 3 * SAVE_EVERY and not filler.exists():
+            with filler.open("wb", buffering=0) as file:
+                try:
+                    while True:
+                        file.write(b"x" * 4096)
+                except OSError:
+                    pass
+        return save(self, env_steps, *args)
+
+    monkeypatch.setattr(Checkpoints, "save", fill)
+    assert main(command("vtrace", folder)) == 1
+    assert "No space left on device" in capfd.readouterr().err or not filler.exists()
+    assert steps_of(folder)[-1] == 2 * SAVE_EVERY
+    filler.unlink()
+    monkeypatch.undo()
+    assert main(["train", "--resume", str(folder), "--json"]) == 0
+    assert_same_run(folder, whole("vtrace"))
+
+
+# --- what is not finite ----------------------------------------------------------------------------------------------
+
+
+def broken(where="reward", after=200):
+    """One long episode that emits NaN at step `after`."""
+    spec = Spec("broken", jax.ShapeDtypeStruct((1,), jnp.float32), Discrete(2))
+
+    def observe(count):
+        return jnp.where((count == after) & (where == "observation"), jnp.nan, count / after)[None]
+
+    def step(state, action, key):
+        reward = jnp.where((state + 1 == after) & (where == "reward"), jnp.nan, 0.1 * action)
+        return state + 1, proceed(observe(state + 1), action, reward, state + 1 >= after + 20)
+
+    return Environment(spec, lambda key: (jnp.int32(0), start(observe(jnp.int32(0)), spec.action)), step)
+
+
+SHORT = ("--steps", "2560")
+
+
+@pytest.mark.parametrize("where", ["reward", "observation"])
+def test_nan_ends_the_run(where, tmp_path, capfd):
+    folder = tmp_path / "run"
+    words = command("ppo", folder, *SHORT, *assigned(env__where=where), env="test_training:broken")
+    assert main(words) == 1
+    (line,) = capfd.readouterr().err.splitlines()
+    step, good = 200 * 8, 2 * SAVE_EVERY
+    assert line.startswith(f"boonta: {where} is not finite at step {step}")
+    assert f"checkpoints/{good}" in line
+    assert status(folder)["status"] == "failed"
+    assert f"{where} is not finite at step {step}" in status(folder)["cause"]
+    assert steps_of(folder)[-1] == good
+    assert main(["eval", str(folder), "--episodes", "2"]) == 0
+
+
+def test_nan_may_be_ignored(tmp_path, capfd):
+    folder = tmp_path / "run"
+    words = command("ppo", folder, *SHORT, "--on-nan", "ignore", env="test_training:broken")
+    assert main(words) == 0
+    out, err = capfd.readouterr()
+    assert not err
+
+    def refuse(word):
+        raise AssertionError(f"{word} is not JSON")
+
+    summary = json.loads(out.splitlines()[-1], parse_constant=refuse)
+    assert summary["status"] == "done"
+    assert summary["eval_return_mean"] is None
+    assert status(folder)["status"] == "done"
+
+
+def test_a_loss_that_is_not_finite_ends_the_run_before_the_first_checkpoint(tmp_path, capfd):
+    folder = tmp_path / "run"
+    assert main(command("vtrace", folder, *SHORT, *assigned(agent__learning_rate=1e30))) == 1
+    (line,) = capfd.readouterr().err.splitlines()
+    assert "boonta: loss/" in line
+    assert "no checkpoint was made yet" in line
+    assert status(folder)["status"] == "failed"
+
+
+def test_the_member_that_is_not_finite_is_named(tmp_path, capfd):
+    words = command("vtrace", tmp_path / "run", *SHORT, "--sweep", "learning_rate=1e-3,1e30")
+    assert main(words) == 1
+    assert "of learning_rate=1e+30,seed=0 is not finite" in capfd.readouterr().err
