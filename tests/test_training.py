@@ -84,11 +84,8 @@ def rows(folder):
 def assert_same_run(folder, other):
     one, two = final(folder), final(other)
     assert one.keys() == two.keys()
-    assert {".params['network']", ".learners", ".actors", ".key", ".updates"} <= {
-        key
-        for key in (".params['network']", ".learners", ".actors", ".key", ".updates")
-        if any(k.startswith(key) for k in one)
-    }
+    for part in (".params['network']", ".learners", ".actors", ".key", ".updates"):
+        assert any(name.startswith(part) for name in one)
     for name in one:
         np.testing.assert_array_equal(one[name], two[name], err_msg=name)
     assert rows(folder) == rows(other)
@@ -229,7 +226,7 @@ def test_a_run_without_a_readable_checkpoint_does_not_start_again(copy, capfd):
     assert main(["eval", str(copy)]) == 2
     assert "can be read" in capfd.readouterr().err
     shutil.rmtree(copy / "checkpoints")
-    assert main(["train", "--resume", str(copy)]) == 2
+    assert main(["train", "--resume", str(copy)]) == 1
     assert "there is no checkpoint in" in capfd.readouterr().err
     assert (copy / "metrics.jsonl").read_bytes() == log
 
@@ -346,7 +343,7 @@ SHORT = ("--steps", "2560")
 @pytest.mark.parametrize("where", ["reward", "observation"])
 def test_nan_ends_the_run(where, tmp_path, capfd):
     folder = tmp_path / "run"
-    words = command("ppo", folder, *SHORT, *assigned(env__where=where), env="test_training:broken")
+    words = command("vtrace", folder, *SHORT, *assigned(env__where=where), env="test_training:broken")
     assert main(words) == 1
     (line,) = capfd.readouterr().err.splitlines()
     step, good = 200 * 8, 2 * SAVE_EVERY
@@ -360,7 +357,7 @@ def test_nan_ends_the_run(where, tmp_path, capfd):
 
 def test_nan_may_be_ignored(tmp_path, capfd):
     folder = tmp_path / "run"
-    words = command("ppo", folder, *SHORT, "--on-nan", "ignore", env="test_training:broken")
+    words = command("vtrace", folder, *SHORT, "--on-nan", "ignore", env="test_training:broken")
     assert main(words) == 0
     out, err = capfd.readouterr()
     assert not err

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from boonta.core.environment import Spec
 from boonta.core.settings import setting
 from boonta.core.types import Array, PyTree, TimeStep, Trajectory, batch_size
-from boonta.nets.actor_critic import ActorCritic, Body, Core, Options, actor_critic, features, legal
+from boonta.nets.actor_critic import Activation, ActorCritic, Body, Core, Options, actor_critic, features, legal
 from boonta.ops import normalizer
 
 
@@ -21,7 +21,7 @@ class NetworkSettings:
         (64, 64), "widths of the dense layers; of a convolutional body the last one", low=1
     )
     channels: tuple[int, ...] = setting((16,), "channels of grid_cnn, or of each section of impala_resnet", low=1)
-    activation: str = setting("tanh", "of the dense layers: tanh, relu, silu, gelu, elu")
+    activation: Activation = setting("tanh", "of the dense layers: tanh, relu, silu, gelu or elu")
     core: Core = setting("none", "memory between body and heads: none, lstm or gru")
     core_size: int = setting(128, "width of the memory", low=1)
     previous: bool = setting(False, "feed the previous action and reward to the memory")

@@ -148,7 +148,7 @@ def ppo(spec: Spec, settings: Settings, total_updates: int = 0) -> Agent:
             grads, metrics = jax.grad(loss, has_aux=True)(unravel(flat), hyper, piece, count)
             grads = average(ravel_pytree(grads)[0])
             steps, moments = transform.update(grads, moments, flat)
-            return (optax.apply_updates(flat, steps), moments), metrics | {"loss/grad_norm": optax.tree.norm(grads)}
+            return (flat + steps, moments), metrics | {"loss/grad_norm": optax.tree.norm(grads)}  # type: ignore[operator]
 
         xs = (orders, count, centre, spread)
         (flat, moments), metrics = jax.lax.scan(minibatch, (flat, state.optimizer), xs)

@@ -118,7 +118,7 @@ def vtrace(spec: Spec, settings: Settings, total_updates: int = 0) -> Agent:
         grads, metrics = jax.grad(loss, has_aux=True)(params["network"], hyper, seen)
         grads, metrics = average((ravel_pytree(grads)[0], metrics))
         steps, moments = transform(step_size, hyper["max_grad_norm"]).update(grads, state.optimizer, flat)
-        owned = {"network": unravel(optax.apply_updates(flat, steps))}
+        owned = {"network": unravel(flat + steps)}  # type: ignore[operator]
         if settings.normalize_observations:
             owned["normalizer"] = include(params["normalizer"], trajectory)
         metrics |= {"loss/grad_norm": optax.tree.norm(grads), "loss/learning_rate": step_size}

@@ -69,10 +69,15 @@ def make(agent: Agent, environment: Environment, envs: int, shards: int = 1) -> 
         shards: learner devices that will share them.
 
     Raises:
-        ValueError: environments or a batch that devices, or each other, do not divide.
+        ValueError: environments or a batch that devices, or each other, do not divide; replay that is not on-policy.
     """
     check(agent, jax.eval_shape(agent.init, jax.random.key(0)))
     (length,) = {learner.experience.length for learner in agent.learners.values()}
+    for name, learner in agent.learners.items():
+        if learner.experience.sampler != "once":
+            raise ValueError(
+                f"{name}'s experience.sampler must be 'once' (on-policy) on anakin, got {learner.experience.sampler!r}"
+            )
     batches = {name: learner.experience.batch for name, learner in agent.learners.items()}
     for what, n in {
         "environments (architecture.envs)": envs,

@@ -107,8 +107,8 @@ def _compiled(made: Any, name: str) -> Environment:
     kind = f"{type(made).__module__}.{type(made).__qualname__}"
     on_host = callable(getattr(made, "reset", None)) and callable(getattr(made, "step", None))
     raise ValueError(
-        f"{name} returned a {kind}, which steps on the host and cannot be compiled: train it with an architecture "
-        "that keeps its environments on the host (sebulba, seed, fleet or split)"
+        f"{name} returned a {kind}, which steps on the host and cannot be compiled; anakin needs a "
+        "boonta.core.environment.Environment, pure functions of JAX"
         if on_host
         else f"{name} returned a {kind}; allowed: a boonta.core.environment.Environment"
     )

@@ -13,8 +13,10 @@ import orbax.checkpoint as ocp
 from orbax.checkpoint.checkpoint_managers import preservation_policy as keep
 
 from boonta.core.types import PyTree
+from boonta.experiments import files
 
 FOLDER = "checkpoints"
+SUMS = "checksums.json"
 
 
 class Restored(NamedTuple):
@@ -59,6 +61,8 @@ class Checkpoints:
         try:
             self._manager.save(env_steps, args=args, metrics={"score": rank})
             self._manager.wait_until_finished()
+            if jax.process_index() == 0:
+                files.write_json(self._folder / str(env_steps) / SUMS, _sums(self._folder / str(env_steps)))
         except Exception as error:  # whatever the storage layer makes of a full disk
             for left in [self._folder / str(env_steps), *self._folder.glob(f"{env_steps}.*")]:
                 shutil.rmtree(left, ignore_errors=True)
@@ -113,11 +117,20 @@ class Checkpoints:
         self._manager.close()
 
     def _read(self, step: int, like: PyTree) -> tuple[PyTree, dict[str, Any]]:
+        folder = self._folder / str(step)
+        # Files first: tensorstore answers a damaged one with tracebacks from its threads. There are no sums where the
+        # run was killed just before they were written; the checksum of the state, below, holds there too.
+        wanted = files.read_json(folder / SUMS) if (folder / SUMS).exists() else {}
+        found = _sums(folder)
+        for name, value in wanted.items():
+            if found.get(name) != value:
+                raise ValueError(f"{name} is {'damaged' if name in found else 'missing'}")
         shapes = jax.tree.map(_shape, _without_keys_shape(like))
         args = ocp.args.Composite(state=ocp.args.StandardRestore(shapes), facts=ocp.args.JsonRestore())
         read = self._manager.restore(step, args=args)
         facts = dict(read["facts"])
-        if (checksum := _checksum(read["state"])) != facts["checksum"]:
+        checksum = _checksum(read["state"])
+        if None not in (checksum, facts["checksum"]) and checksum != facts["checksum"]:
             raise ValueError(f"its checksum is {checksum}, but {facts['checksum']} was saved")
         return _with_keys(read["state"], like), facts
 
@@ -163,6 +176,12 @@ def _checksum(tree: PyTree) -> int | None:
     for leaf in leaves:
         value = zlib.crc32(np.ascontiguousarray(leaf).tobytes(), value)
     return value
+
+
+def _sums(folder: Path) -> dict[str, int]:
+    """CRC-32 of every file of a checkpoint's items, by its path."""
+    there = sorted(path for item in ("state", "facts") for path in (folder / item).rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): zlib.crc32(path.read_bytes()) for path in there}
 
 
 def _first_line(error: Exception) -> str:

@@ -16,6 +16,7 @@ from boonta.ops.distributions import Categorical, Gaussian, TanhGaussian
 
 Body = Literal["auto", "mlp", "grid_cnn", "nature_cnn", "impala_resnet"]
 Core = Literal["none", "lstm", "gru"]
+Activation = Literal["tanh", "relu", "silu", "gelu", "elu"]
 
 
 class Options(NamedTuple):
@@ -24,7 +25,7 @@ class Options(NamedTuple):
     body: Body = "auto"
     hidden: tuple[int, ...] = (64, 64)
     channels: tuple[int, ...] = (16,)
-    activation: str = "tanh"
+    activation: Activation = "tanh"
     core: Core = "none"
     core_size: int = 128
     previous: bool = False

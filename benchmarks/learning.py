@@ -1,0 +1,101 @@
+"""Learning runs: the commands of the documentation, their results and curves kept as data and drawn.
+
+A run folder that is done is only read again; one that was stopped goes on.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from boonta.experiments.files import read_json, write_bytes, write_text
+from boonta.experiments.metrics import read_metrics
+from boonta.experiments.report import write_report
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks" / "results" / "learning"
+PICTURES = ROOT / "docs" / "curves"
+CURVE = ("env_steps", "seconds", "member", "member_name", "episode/return_mean", "eval/return_mean", "eval/return_std")
+
+
+class Task(NamedTuple):
+    """What `boonta train` is given, and the evaluation mean that it should reach (None: a comparison)."""
+
+    arguments: str
+    bar: float | None
+
+
+TASKS = {
+    "ppo-cartpole": Task("ppo gymnax:CartPole-v1 --steps 500000 --seeds 8", 490),
+    "vtrace-cartpole": Task("vtrace gymnax:CartPole-v1 --steps 1000000 --seeds 8", 450),
+    "ppo-pendulum": Task("ppo gymnax:Pendulum-v1 --steps 2000000 --seeds 4", -200),
+    "ppo-acrobot": Task("ppo gymnax:Acrobot-v1 --steps 500000 --seeds 4", -90),
+    "ppo-tmaze": Task("ppo boonta:tmaze --steps 1000000 --seeds 4", 0.95),
+    "ppo-tmaze-without-memory": Task("ppo boonta:tmaze --steps 1000000 --seeds 4 --set agent.core=none", None),
+    "ppo-minatar-breakout": Task("ppo gymnax:Breakout-MinAtar --steps 10000000 --seeds 3", 28),
+    "ppo-minatar-asterix": Task("ppo gymnax:Asterix-MinAtar --steps 10000000 --seeds 3", 12),
+    "ppo-minatar-freeway": Task("ppo gymnax:Freeway-MinAtar --steps 10000000 --seeds 3", 50),
+    "ppo-minatar-spaceinvaders": Task("ppo gymnax:SpaceInvaders-MinAtar --steps 10000000 --seeds 3", 110),
+}
+
+
+def main(argv: list[str] | None = None) -> list[dict[str, Any]]:
+    """Run what is not done yet, keep every result, draw every curve."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("tasks", nargs="*", metavar="TASK", help=f"all, or some of: {', '.join(TASKS)}")
+    parser.add_argument("--runs", type=Path, default=Path("runs"), help="where the run folders are")
+    parser.add_argument("--collect", action="store_true", help="run nothing, only read what is done")
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args(argv)
+    if unknown := set(args.tasks) - set(TASKS):
+        parser.error(f"unknown tasks {sorted(unknown)}; allowed: {', '.join(TASKS)}")
+    rows = []
+    for name in args.tasks or TASKS:
+        folder = args.runs / name
+        if not args.collect:
+            _run(TASKS[name], folder)
+        if (folder / "run.json").is_file() and read_json(folder / "run.json")["status"] == "done":
+            rows.append(_keep(name, TASKS[name], folder))
+    if args.json:
+        print(json.dumps(rows))
+    else:
+        for row in rows:
+            print(f"{row['name']:28} {row['eval_return_mean']:8.2f} ± {row['eval_return_std_over_members']:6.2f}")
+    return rows
+
+
+def _run(task: Task, folder: Path) -> None:
+    record = folder / "run.json"
+    if record.is_file() and read_json(record)["status"] == "done":
+        return
+    words = ["--resume", str(folder)] if record.is_file() else [*task.arguments.split(), "--out", str(folder)]
+    subprocess.run([sys.executable, "-m", "boonta", "train", *words, "--json"], check=True, stdout=subprocess.DEVNULL)
+
+
+def _keep(name: str, task: Task, folder: Path) -> dict[str, Any]:
+    """Write the curve, the summary and the picture of a finished run; return the summary."""
+    record = read_json(folder / "run.json")
+    curve = [{key: row[key] for key in CURVE if key in row} for row in read_metrics(folder)]
+    result = record["result"]
+    summary = {
+        "name": name,
+        "command": f"boonta train {task.arguments} --on anakin",
+        "bar": task.bar,
+        **{key: result[key] for key in ("eval_return_mean", "eval_episodes", "env_steps", "seconds")},
+        "eval_return_std_over_members": result["eval_return_std_over_members"],
+        "members": [member["eval_return_mean"] for member in result["members"]],
+        "config": tomllib.loads((folder / "config.toml").read_text("utf-8")),
+        **{key: record[key] for key in ("machine", "versions", "devices", "commit", "finished")},
+    }
+    lines = [json.dumps({"summary": summary}), *(json.dumps(row) for row in curve)]
+    write_text(RESULTS / f"{name}.jsonl", "\n".join(lines) + "\n")
+    page = write_report([folder])
+    write_bytes(PICTURES / f"{name}.png", page.with_suffix(".png").read_bytes())
+    return summary
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,327 @@
+"""The command line: what it refuses, in one line, and what it does."""
+
+import json
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from boonta import cli
+from boonta.core.environment import Discrete, Environment, Spec, proceed, start
+from boonta.experiments import config, registry
+
+TINY = [
+    word
+    for text in ("agent.body=mlp", "agent.hidden=16", "agent.batch=8", "agent.unroll=8", "run.eval_episodes=8")
+    for word in ("--set", text)
+]
+TRAIN = ["train", "ppo", "boonta:catch", "--steps", "640", "--devices", "1", *TINY]
+KEYS = ("out", "env_steps", "seconds", "steps_per_second", "updates")
+EVALUATION = ("eval_return_mean", "eval_return_std", "eval_episodes")
+
+
+def blind():
+    """An environment that cannot be drawn."""
+    spec = Spec("blind", jax.ShapeDtypeStruct((1,), jnp.float32), Discrete(2))
+    return Environment(
+        spec,
+        lambda key: (jnp.int32(0), start(jnp.zeros(1), spec.action)),
+        lambda state, action, key: (state + 1, proceed(jnp.zeros(1), action, 1.0, state >= 3)),
+    )
+
+
+def on_host():
+    class Game:
+        def reset(self): ...
+
+        def step(self, action): ...
+
+    return Game()
+
+
+def setting(text):
+    return [*TRAIN, "--out", "{new}", "--set", text]
+
+
+def sweep(text):
+    return [*TRAIN, "--out", "{new}", "--sweep", text]
+
+
+def devices(count):
+    return [*TRAIN, "--out", "{new}", "--devices", count]
+
+
+def file(name):
+    return ["train", "--out", "{new}", "--config", f"{{files}}/{name}"]
+
+
+RUN, BLIND = ["--out", "{new}.gif"], ["watch", "{blind}"]
+BAD = {
+    "agent": (["train", "pppo", "boonta:catch"], ["unknown agent 'pppo'", "did you mean 'ppo'", "vtrace"]),
+    "agent of no module": (["train", "nomodule:agent", "boonta:catch"], ["'nomodule:agent'", "no module 'nomodule'"]),
+    "agent of no name": (["train", ":agent", "boonta:catch"], ["':agent'", "ppo, vtrace"]),
+    "agent relative": (["train", "..my:agent", "boonta:catch"], ["'..my:agent'", "ppo, vtrace"]),
+    "agent that is none": (["train", "json:dumps", "boonta:catch"], ["'json:dumps'", "Settings"]),
+    "environment": (["train", "ppo", "boonta:cach"], ["'cach'", "did you mean 'catch'", "tmaze"]),
+    "environment without family": (["train", "ppo", "catch"], ["'catch'", "did you mean 'boonta:catch'"]),
+    "family": (["train", "ppo", "gmnax:CartPole-v1"], ["'gmnax'", "did you mean 'gymnax'", "boonta"]),
+    "environment of a family": (["train", "ppo", "gymnax:CartPole-v2"], ["'CartPole-v2'", "mean 'CartPole-v1'"]),
+    "factory": (["train", "ppo", "json:nothing"], ["json", "'nothing'", "allowed"]),
+    "environment on the host": (["train", "ppo", "test_cli:on_host"], ["test_cli:on_host", "on the host"]),
+    "architecture": (["train", "--on", "anakim"], ["'anakim'", "did you mean 'anakin'"]),
+    "key": (setting("agent.learning_rat=1"), ["agent.learning_rat", "did you mean 'learning_rate'", "allowed"]),
+    "key of run": (setting("run.step=1"), ["run.step", "did you mean 'steps'", "allowed"]),
+    "key of env": (setting("env.rws=5"), ["'rws'", "did you mean 'rows'", "columns"]),
+    "key of architecture": (setting("architecture.env=5"), ["architecture.env", "did you mean 'envs'"]),
+    "table": (setting("agnt.learning_rate=1"), ["agnt.learning_rate=1", "run, agent, env, architecture"]),
+    "no table": (setting("learning_rate=1"), ["learning_rate=1", "table.key=value"]),
+    "no value": (setting("agent.learning_rate"), ["agent.learning_rate", "table.key=value"]),
+    "another agent by --set": (setting("agent.name=vtrace"), ["agent.name=vtrace", "'ppo'"]),
+    "type number": (setting("agent.learning_rate=fast"), ["agent.learning_rate", "a number", "'fast'"]),
+    "type integer": (setting("agent.batch=1.5"), ["agent.batch", "an integer", "1.5"]),
+    "type bool": (setting("agent.anneal=3"), ["agent.anneal", "true or false", "'3'"]),
+    "type of env": (setting("env.rows=many"), ["env.rows", "'many'"]),
+    "range": (setting("agent.learning_rate=-1"), ["agent.learning_rate", "at least 0.0", "-1.0"]),
+    "range above": (setting("agent.discount=1.5"), ["agent.discount", "from 0.0 to 1.0", "1.5"]),
+    "range nan": (setting("agent.learning_rate=nan"), ["agent.learning_rate", "at least 0.0", "nan"]),
+    "range of a tuple": (setting("agent.hidden=16,0"), ["agent.hidden", "at least 1", "0"]),
+    "range of env": (setting("env.rows=1"), ["rows", "at least 2", "1"]),
+    "choice": (setting("agent.optimizer=sdg"), ["agent.optimizer", "'sdg'", "adam, rmsprop, sgd", "mean 'sgd'"]),
+    "no steps": (["train", "--steps", "0"], ["run.steps", "at least 1", "0"]),
+    "steps in words": (["train", "--steps", "many"], ["--steps", "whole number", "'many'"]),
+    "half a step": (["train", "--steps", "0.5"], ["--steps", "whole number", "'0.5'"]),
+    "too many steps": ([*TRAIN, "--out", "{new}", "--steps", "1e30"], ["run.steps", "at most", "got 10000000000"]),
+    "seed": (["train", "--seed", "-1"], ["run.seed", "from 0 to", "-1"]),
+    "seeds": (["train", "--seeds", "0"], ["run.seeds", "at least 1", "0"]),
+    "seeds too large": (["train", "--seed", "2147483647", "--seeds", "2"], ["run.seeds", "at most 1", "2"]),
+    "option": (["train", "--stepz"], ["--stepz"]),
+    "choice of an option": (["train", "--on-nan", "maybe"], ["--on-nan", "'maybe'", "stop", "ignore"]),
+    "command": (["trian"], ["'trian'", "train", "eval"]),
+    "no command": ([], ["COMMAND"]),
+    "list": (["list", "agnts"], ["'agnts'", "agents", "recipes"]),
+    "sweep not continuous": (sweep("batch=8,16"), ["run.sweep", "'batch'", "not a continuous", "learning_rate"]),
+    "sweep unknown": (sweep("learning_rat=1,2"), ["run.sweep", "'learning_rat'", "did you mean 'learning_rate'"]),
+    "sweep of nothing": (sweep("learning_rate"), ["run.sweep", "key=v1,v2", "'learning_rate'"]),
+    "sweep type": (sweep("learning_rate=1e-3,fast"), ["learning_rate", "a number", "'fast'"]),
+    "sweep range": (sweep("discount=0.9,1.5"), ["discount", "from 0.0 to 1.0", "1.5"]),
+    "sweep twice": ([*sweep("clip=1"), "--sweep", "clip=2"], ["run.sweep", "'clip'", "twice"]),
+    "devices that do not divide": (devices("3"), ["architecture.envs", "multiple of the number of devices", "8 and 3"]),
+    "more devices than there are": (devices("9"), ["architecture.devices", "9", "there are 8", "1 to 8"]),
+    "devices below": (devices("-1"), ["architecture.devices", "at least 0", "-1"]),
+    "devices in words": (devices("two"), ["architecture.devices", "an integer", "'two'"]),
+    "environments and batch": (setting("architecture.envs=12"), ["architecture.envs", "divide", "8 and 12"]),
+    "out of another run": ([*TRAIN, "--out", "{run}"], ["--out", "{run}", "not empty", "--resume {run}"]),
+    "out is a file": ([*TRAIN, "--out", "{files}/bad.toml"], ["--out", "bad.toml"]),
+    "out in a file": ([*TRAIN, "--out", "{files}/bad.toml/run"], ["bad.toml/run"]),
+    "resume of no run": (["train", "--resume", "{new}"], ["--resume {new}", "no config.toml"]),
+    "resume with a setting": (
+        ["train", "--resume", "{run}", "--set", "agent.learning_rate=1"], ["agent.learning_rate: 0.00025 -> 1.0"]
+    ),
+    "resume with other steps": (["train", "--resume", "{run}", "--steps", "9"], ["run.steps: 640 -> 9"]),
+    "resume with another agent": (["train", "vtrace", "--resume", "{run}"], ["agent.name: 'ppo' -> 'vtrace'"]),
+    "resume elsewhere": (["train", "--resume", "{run}", "--out", "{new}"], ["--out {new}", "in its folder {run}"]),
+    "resume with a bad key": (
+        ["train", "--resume", "{run}", "--set", "agent.learning_rat=1"], ["agent.learning_rat", "did you mean"]
+    ),
+    "resume of a damaged run": (["train", "--resume", "{files}/damaged"], ["damaged/config.toml", "agent", "env"]),
+    "recipe": (["train", "--config", "ppo-cartpol"], ["--config ppo-cartpol", "did you mean 'ppo-cartpole'"]),
+    "file": (file("nothing.toml"), ["--config", "nothing.toml", "neither a file nor a recipe"]),
+    "malformed TOML": (file("bad.toml"), ["--config", "bad.toml", "line 1"]),
+    "not text": (file("binary.toml"), ["--config", "binary.toml", "utf-8"]),
+    "unknown table": (file("table.toml"), ["table.toml", "[runs]", "did you mean 'run'", "agent, env"]),
+    "no table in the file": (file("flat.toml"), ["flat.toml", "'run'", "must be a table"]),
+    "type in the file": (file("type.toml"), ["run.steps", "an integer", "'many'"]),
+    "recipe of another agent": (["train", "vtrace", "--config", "ppo-cartpole"], ["'vtrace'", "'ppo' in ppo-cartpole"]),
+    "hosts": (["train", "--coordinator", "localhost:1"], ["--coordinator, --processes and --process"]),
+    "process": (
+        ["train", "--coordinator", "here:1", "--processes", "2", "--process", "2"], ["--process", "0 to 1, got 2"]
+    ),
+    "eval of no run": (["eval", "{new}"], ["{new}", "not a run folder"]),
+    "eval of a member": (["eval", "{run}", "--member", "2"], ["--member", "0 to 1", "2"]),
+    "eval of a step": (["eval", "{run}", "--checkpoint", "7"], ["'7'", "latest, best", "576, 640"]),
+    "eval of a word": (["eval", "{run}", "--checkpoint", "first"], ["'first'", "latest, best", "640"]),
+    "eval of nothing": (["eval", "{run}", "--episodes", "0"], ["--episodes", "at least 1", "0"]),
+    "watch of no run": (["watch", "{new}", *RUN], ["{new}", "not a run folder"]),
+    "watch of a member": (["watch", "{run}", "--member", "-1", *RUN], ["--member", "0 to 1", "-1"]),
+    "watch of a step": (["watch", "{run}", "--checkpoint", "7", *RUN], ["'7'", "latest, best", "640"]),
+    "watch of nothing": (["watch", "{run}", "--steps", "0", *RUN], ["--steps", "at least 1", "0"]),
+    "watch into a text": (["watch", "{run}", "--out", "{new}.txt"], ["--out", ".gif or .mp4", ".txt"]),
+    "watch without render": (BLIND, ["blind", "cannot be drawn", "render"]),
+    "report of no run": (["report", "{new}"], ["{new}", "not a run folder"]),
+    "report into a text": (["report", "{run}", "--out", "{new}.txt"], ["out", ".html", ".txt"]),
+    "doctor of no run": (["doctor", "{new}"], ["{new}", "not a run folder"]),
+    "bench": (["bench", "anakin.peer"], ["'anakin.peer'", "did you mean 'anakin.peers'", "anakin.scaling"]),
+}  # fmt: skip
+FILES = {
+    "bad.toml": b"[run\nsteps = 3\n",
+    "binary.toml": b"\xff\xfe",
+    "table.toml": b"[runs]\nsteps = 3\n",
+    "flat.toml": b"run = 3\n",
+    "type.toml": b'[run]\nsteps = "many"\n',
+    "damaged/config.toml": b"[run]\nsteps = 3\n",
+}
+
+
+def call(words):
+    try:
+        return cli.main(words)
+    except SystemExit as end:  # argparse's way
+        return end.code
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory):
+    """A run of two members, a run that cannot be drawn, bad files, and a folder that is not there."""
+    root = tmp_path_factory.mktemp("cli")
+    for name, text in FILES.items():
+        (root / "files" / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / "files" / name).write_bytes(text)
+    at = {name: str(root / name) for name in ("run", "blind", "files", "new")}
+    assert call([*TRAIN, "--seeds", "2", "--out", at["run"], "--json"]) == 0
+    blind = ["train", "ppo", "test_cli:blind", "--steps", "64", "--devices", "1", *TINY, "--out", at["blind"], "--json"]
+    assert call(blind) == 0
+    return at
+
+
+@pytest.fixture
+def run(places):
+    return places["run"]
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_refused_in_one_line(case, places, capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    words, expected = BAD[case]
+    assert call([word.format(**places) for word in words]) == 2
+    out, err = capsys.readouterr()
+    assert not out
+    (line,) = err.splitlines()
+    assert line.startswith("boonta")
+    for text in expected:
+        assert text.format(**places) in line
+    assert not list(tmp_path.iterdir())  # no run folder was begun
+    assert not list(Path(places["new"]).parent.glob("new*"))
+
+
+def last(out):
+    return json.loads(out.splitlines()[-1])
+
+
+def test_train_makes_a_run_folder(tmp_path, capsys):
+    folder = tmp_path / "deep" / "run"
+    assert call([*TRAIN, "--out", str(folder), "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert not err
+    summary = last(out)
+    assert {*KEYS, *EVALUATION, "status"} <= summary.keys()
+    assert (summary["out"], summary["env_steps"], summary["updates"]) == (str(folder), 640, 10)
+    assert (summary["status"], summary["eval_episodes"]) == ("done", 8)
+    assert {path.name for path in folder.iterdir()} == {
+        "config.toml", "run.json", "metrics.jsonl", "tensorboard", "checkpoints", "report.html", "report.png"
+    }  # fmt: skip
+    record = json.loads((folder / "run.json").read_text())
+    assert {"versions", "devices", "machine", "commit", "command", "seed", "status", "cause"} <= record.keys()
+    assert (record["status"], record["cause"], record["seed"]) == ("done", None, 0)
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    keys = {"env_steps", "frames", "seconds", "updates", "steps_per_second", "episode/return_mean", "policy_lag_mean"}
+    assert keys <= rows[0].keys()
+    assert [row["env_steps"] for row in rows if "updates" in row] == list(range(64, 641, 64))
+    assert rows[-1]["eval/return_mean"] == summary["eval_return_mean"]
+    assert (folder / "checkpoints" / "640").is_dir()
+    loaded = config.load(folder / "config.toml")
+    assert (loaded.agent, loaded.env, loaded.run.steps, loaded.agent_settings.hidden) == (
+        "ppo",
+        "boonta:catch",
+        640,
+        (16,),
+    )
+    assert config.write(loaded) == (folder / "config.toml").read_text()
+
+
+def test_train_tells_a_person(tmp_path, capsys):
+    assert call([*TRAIN, "--out", str(tmp_path / "run")]) == 0
+    out, err = capsys.readouterr()
+    assert err == f"boonta: ppo on boonta:catch, anakin -> {tmp_path / 'run'}\n"
+    assert [line.split(":")[0] for line in out.splitlines()] == ["evaluation", "training", "report"]
+
+
+def test_a_population_tells_of_its_members(tmp_path, capsys):
+    words = [*TRAIN, "--sweep", "learning_rate=1e-3,1e-2", "--seed", "3", "--out", str(tmp_path / "run"), "--json"]
+    assert call(words) == 0
+    summary = last(capsys.readouterr().out)
+    names = [f"learning_rate={rate},seed=3" for rate in ("0.001", "0.01")]
+    assert [member["name"] for member in summary["members"]] == names
+    assert (summary["env_steps"], summary["eval_episodes"]) == (2 * 640, 2 * 8)
+
+
+def test_eval(run, capsys):
+    for which in ("latest", "best", "576"):
+        assert call(["eval", run, "--checkpoint", which, "--member", "1", "--episodes", "8", "--json"]) == 0
+        summary = last(capsys.readouterr().out)
+        assert {*EVALUATION, "env_steps", "out"} <= summary.keys()
+        assert summary["eval_episodes"] == 8
+    assert summary["env_steps"] == 576
+    assert call(["eval", run, "--episodes", "8"]) == 0
+    assert "over 8 episodes" in capsys.readouterr().out
+
+
+def test_eval_says_what_training_said(run, capsys):
+    for member, said in enumerate(json.loads(Path(run, "run.json").read_text())["result"]["members"]):
+        assert call(["eval", run, "--member", str(member), "--episodes", "8", "--json"]) == 0
+        assert last(capsys.readouterr().out)["eval_return_mean"] == said["eval_return_mean"]
+
+
+@pytest.mark.parametrize("ending", ["gif", "mp4"])
+def test_watch(ending, run, capsys, tmp_path):
+    film = tmp_path / "films" / f"film.{ending}"
+    assert call(["watch", run, "--out", str(film)]) == 0
+    assert film.stat().st_size > 500
+    assert [path.name for path in film.parent.iterdir()] == [film.name]
+    assert "frames, return" in capsys.readouterr().out
+
+
+def test_report(run, places, capsys, tmp_path):
+    page = tmp_path / "page.html"
+    assert call(["report", run, places["blind"], "--out", str(page)]) == 0
+    assert capsys.readouterr().out.strip() == str(page)
+    assert "boonta:catch" in page.read_text()
+
+
+def test_doctor(run, capsys):
+    assert call(["doctor", "--json"]) == 0
+    facts = last(capsys.readouterr().out)
+    assert {"devices", "machine", "versions", "extras"} <= facts.keys()
+    assert call(["doctor", run, "--json"]) == 0
+    facts = last(capsys.readouterr().out)
+    assert (facts["agent"], facts["status"], facts["checkpoints"][-1]) == ("ppo", "done", 640)
+    assert call(["doctor", run]) == 0
+    assert "status: done" in capsys.readouterr().out
+
+
+def test_list(capsys):
+    listed = {}
+    for what in ("agents", "envs", "architectures", "recipes"):
+        assert call(["list", what]) == 0
+        listed[what] = capsys.readouterr().out.splitlines()
+    assert listed["agents"] == ["ppo", "vtrace"]
+    assert "boonta:catch" in listed["envs"]
+    assert listed["architectures"] == ["anakin"]
+    assert [line.split()[0] for line in listed["recipes"]] == list(registry.recipes())
+    assert call(["list"]) == 0
+    everything = capsys.readouterr().out
+    assert all(line in everything for lines in listed.values() for line in lines)
+
+
+@pytest.mark.parametrize("name", registry.recipes())
+def test_every_recipe_resolves(name):
+    by_name = config.resolve(file=name)
+    found = config.resolve(by_name.agent, by_name.env, by_name.architecture)
+    assert by_name.run.recipe == found.run.recipe == name
+    assert by_name == found
+    assert config.resolve(by_name.agent, by_name.env, by_name.architecture, "none").run.recipe == ""
+
+
+def test_recipes_are_there():
+    assert len(registry.recipes()) >= 5
+    assert config.resolve() == config.resolve(file="ppo-cartpole")
