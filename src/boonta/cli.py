@@ -1,6 +1,7 @@
 """The command line: parses, resolves, calls. JAX is imported only after the devices have been decided."""
 
 import argparse
+import dataclasses
 import json
 import os
 import sys
@@ -108,6 +109,8 @@ def _train(args: argparse.Namespace) -> int:
         if not (args.resume / "config.toml").is_file():
             raise FileNotFoundError(f"--resume {args.resume}: not a run folder, it has no config.toml")
         config = configuration.load(args.resume / "config.toml")
+        if args.on_nan:  # how to go on after a NaN is the one thing that may change: it changes no number
+            config = config._replace(run=dataclasses.replace(config.run, on_nan=args.on_nan))
         asked = configuration.changed(config, args.agent, args.env, args.on, args.config, assignments, run)
         if asked:
             raise ValueError(f"--resume goes on with the settings of the run; these would change: {'; '.join(asked)}")
@@ -115,6 +118,8 @@ def _train(args: argparse.Namespace) -> int:
         if args.out and args.out.resolve() != folder.resolve():
             raise ValueError(f"--out {args.out}: a resumed run stays in its folder {folder}")
     else:
+        if not args.out and (args.coordinator or args.distributed):
+            raise ValueError("several hosts need --out DIR: one folder that all of them see")
         config = configuration.resolve(args.agent, args.env, args.on, args.config, assignments, run)
         folder = args.out or Path("runs") / f"{config.agent}-{config.env}-{time.strftime('%Y%m%d-%H%M%S')}".replace(
             ":", "-"

@@ -70,7 +70,13 @@ def ppo(spec: Spec, settings: Settings, total_updates: int = 0) -> Agent:
         spec: the environment's; discrete or continuous actions, with or without a legal mask.
         settings: Settings.
         total_updates: updates in the whole run, which annealing needs; 0 if unknown, and then nothing is annealed.
+
+    Raises:
+        ValueError: more minibatches than there is to divide, or a body that does not fit the observation.
     """
+    if settings.minibatches > settings.batch * (1 if settings.core != "none" else settings.unroll):
+        unit = "trajectories of a batch" if settings.core != "none" else "steps of a batch"
+        raise ValueError(f"agent.minibatches must be at most the number of {unit}, got {settings.minibatches}")
     net = network(spec, settings)
 
     def init(key: Key) -> Params:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import difflib
+import math
 import types
 from collections.abc import Mapping
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -67,6 +68,8 @@ def _check(value: Any, hint: Any, metadata: Mapping[str, Any], name: str) -> Any
             span = f"at least {low}" if high is None else f"at most {high}" if low is None else f"from {low} to {high}"
             if not fits:
                 raise ValueError(f"{name} must be {span}, got {number}")
+            if not math.isfinite(number):
+                raise ValueError(f"{name} must be finite, got {number}")
     return value
 
 

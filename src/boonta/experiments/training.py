@@ -181,6 +181,8 @@ class _Run:
         self.per_iteration = built.unit.steps_per_iteration
         self.done = 0  # iterations
         self.seconds = 0.0
+        self.compiled: dict[int, Callable] = {}
+        self.compile_seconds = 0.0
         self.state = self._start()
         self.evaluate = _evaluator(built, config.run.eval_episodes)
         if resume:
@@ -192,48 +194,49 @@ class _Run:
         save_every = self._iterations(run.checkpoint_every, 10, chunk)
         evaluate_every = self._iterations(run.evaluate_every, 10, chunk)
         began = time.perf_counter()
-        compiled: dict[int, Callable] = {}
-        compile_seconds, scores, saved = 0.0, None, self.done
+        scores = None
         with (
-            _signals() as stop,
+            _signals() as received,
             self._log() as log,
             Progress(total * self.per_iteration, self.quiet or not self.lead) as bar,
         ):
             while self.done < total:
                 n = min(chunk - self.done % chunk, total - self.done)
-                if n not in compiled:
-                    clock = time.perf_counter()
-                    compiled[n] = self.built.program.run.lower(self.state, n).compile()
-                    compile_seconds += time.perf_counter() - clock
-                clock = time.perf_counter()
-                self.state, metrics = compiled[n](self.state)
-                metrics = fetch(metrics)
-                elapsed = time.perf_counter() - clock
-                self.done += n
-                self.seconds += elapsed
+                metrics, elapsed = self._advance(n)
                 rows = self._rows(metrics, elapsed, n)
                 log(rows)
                 self._check(metrics, n)
-                steps, ended = self.done * self.per_iteration, self.done == total
+                steps, ended, stop = self.done * self.per_iteration, self.done == total, _agreed(received)
                 returns = [row["episode/return_mean"] for row in rows]
                 speed = n * self.per_iteration * len(rows) / elapsed
                 bar.update(steps, speed, float(np.nanmean(returns)) if not np.isnan(returns).all() else None)
-                if ended or self.done % evaluate_every == 0:
+                due = ended or self.done % evaluate_every == 0
+                if due:
                     scores = self.evaluate(self.state.params)
                     log(self._evaluation_rows(scores))
                 if ended or stop or self.done % save_every == 0:
-                    self._save(scores)
-                    saved = self.done
+                    self._save(scores if due else None)
                 if stop and not ended:
-                    name = signal.Signals(stop[0]).name
                     where = f"boonta train --resume {self.folder}"
-                    raise Interrupted(stop[0], f"{name} at step {steps}; saved, go on with: {where}")
-            if scores is None:
+                    raise Interrupted(stop, f"{signal.Signals(stop).name} at step {steps}; saved, go on with: {where}")
+            if scores is None:  # resumed at its end
                 scores = self.evaluate(self.state.params)
-            if saved != self.done:
-                self._save(scores)
         self.checkpoints.close()
-        return self._summary(scores, compile_seconds, time.perf_counter() - began)
+        return self._summary(scores, self.compile_seconds, time.perf_counter() - began)
+
+    def _advance(self, n: int) -> tuple[dict[str, np.ndarray], float]:
+        """Make n iterations; their metrics, and how many seconds they took, compilation apart."""
+        if n not in self.compiled:
+            clock = time.perf_counter()
+            self.compiled[n] = self.built.program.run.lower(self.state, n).compile()
+            self.compile_seconds += time.perf_counter() - clock
+        clock = time.perf_counter()
+        self.state, metrics = self.compiled[n](self.state)
+        metrics = fetch(metrics)
+        elapsed = time.perf_counter() - clock
+        self.done += n
+        self.seconds += elapsed
+        return metrics, elapsed
 
     def _start(self) -> anakin.State:
         everyone = NamedSharding(self.built.program.mesh, PartitionSpec(devices.POPULATION))
@@ -376,6 +379,16 @@ def fetch(tree: PyTree) -> PyTree:
         return np.asarray(multihost_utils.process_allgather(x, tiled=True))
 
     return jax.tree.map(one, tree)
+
+
+def _agreed(received: list[int]) -> int:
+    """The signal that some host received, 0 for none: hosts stop together or not at all."""
+    mine = received[0] if received else 0
+    if jax.process_count() == 1:
+        return mine
+    from jax.experimental import multihost_utils
+
+    return int(np.max(multihost_utils.process_allgather(np.int32(mine))))
 
 
 @contextmanager

@@ -76,8 +76,10 @@ def actor_critic(spec: Spec, options: Options) -> ActorCritic:
     """The network for an environment.
 
     Raises:
-        ValueError: a convolutional body for an observation that is no image.
+        ValueError: a convolutional body for an observation that is no image, or no widths.
     """
+    if not options.hidden or not options.channels:
+        raise ValueError("agent.hidden and agent.channels must each name at least one width, got none")
     seen = jax.eval_shape(features, spec.observation)
     body, image = _body(seen, options)
     outputs = spec.action.n if isinstance(spec.action, Discrete) else _size(spec.action.shape)
