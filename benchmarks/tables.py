@@ -1,0 +1,161 @@
+"""Write the tables of docs/benchmarks.md and of the README from the results that the repository keeps.
+
+A table stands between `<!-- begin NAME -->` and `<!-- end NAME -->`; everything else of the page is left alone.
+"""
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from boonta.experiments.files import write_text
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+PAGES = (ROOT / "README.md", ROOT / "docs" / "benchmarks.md")
+Row = dict[str, Any]
+
+
+def main() -> None:
+    """Bring every page up to date."""
+    for page in PAGES:
+        write_text(page, render(page.read_text("utf-8")))
+
+
+def render(text: str) -> str:
+    """The page with its tables made anew; a table whose results are not there says so."""
+
+    def one(match: re.Match[str]) -> str:
+        name = match[1]
+        return f"<!-- begin {name} -->\n{TABLES[name]()}\n<!-- end {name} -->"
+
+    return re.sub(r"<!-- begin ([\w-]+) -->.*?<!-- end \1 -->", one, text, flags=re.DOTALL)
+
+
+def _rows(name: str) -> list[Row]:
+    path = RESULTS / f"{name}.jsonl"
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.is_file() else []
+
+
+def _learning() -> list[Row]:
+    files = sorted((RESULTS / "learning").glob("*.jsonl"))
+    return [json.loads(file.read_text("utf-8").splitlines()[0])["summary"] for file in files]
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    if not rows:
+        return "Not measured yet."
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _where(rows: Sequence[Row]) -> str:
+    """The machine and the versions that the rows agree on."""
+    if not rows:
+        return ""
+    machine, versions = rows[0]["machine"], rows[0]["versions"]
+    processor = machine.get("processor") or machine.get("cpu")
+    return f"\n\n{processor}, {machine['cores']} cores, JAX {versions['jax']}, commit `{rows[0]['commit'][:12]}`."
+
+
+def _short(number: float) -> str:
+    return f"{number / 1e6:.2f}M" if number >= 1e6 else f"{number / 1e3:.0f}k" if number >= 1e4 else f"{number:.0f}"
+
+
+def _kind(row: Row) -> str:
+    return row["contestant"].split("@")[0]
+
+
+def _peers() -> str:
+    rows = [row for row in _rows("peers") if row["chosen"]]
+    lines = []
+    for cell in dict.fromkeys(row["cell"] for row in rows):
+        here = {_kind(row): row for row in rows if row["cell"] == cell}
+        ours, peers = here["ours"], [here[name] for name in ("rejax", "purejaxrl") if name in here]
+        best = max((row["median"] for row in peers), default=float("nan"))
+        lines.append(
+            [
+                cell.replace("/", " × "),
+                f"**{_short(ours['median'])}** on {ours['devices']}",
+                *(f"{_short(row['median'])}" for row in peers),
+                f"**{ours['median'] / best:.2f}**",
+                f"{_short(here['ceiling']['median'])}, {ours['median'] / here['ceiling']['median']:.1%}",
+                " / ".join(f"{row['compile_seconds']:.0f}" for row in (ours, *peers)),
+                " / ".join(f"{row['peak_rss_mb']:.0f}" for row in (ours, *peers)),
+            ]
+        )
+    head = ["cell", "ours, devices", "rejax", "PureJaxRL", "ratio to the best", "random policy, our share", "compile s", "MB"]
+    return _table(head, lines) + _where(rows)
+
+
+def _summary() -> str:
+    rows = [row for row in _rows("peers") if row["chosen"]]
+    lines = []
+    for cell in dict.fromkeys(row["cell"] for row in rows):
+        here = {_kind(row): row for row in rows if row["cell"] == cell}
+        best = max(here[name]["median"] for name in ("rejax", "purejaxrl") if name in here)
+        ours = here["ours"]["median"]
+        lines.append([cell.replace("/", " × ") + " environments", _short(ours), _short(best), f"{ours / best:.2f}"])
+    return _table(["PPO, steps/s on two cores", "Boonta", "best of rejax and PureJaxRL", "ratio"], lines)
+
+
+def _curves() -> str:
+    lines = [
+        [
+            f"[{row['name']}](curves/{row['name']}.png)",
+            f"`{row['command']}`",
+            f"{row['eval_return_mean']:.4g} ± {row['eval_return_std_over_members']:.2g}",
+            ", ".join(f"{value:.4g}" for value in row["members"]),
+            "" if row["bar"] is None else f"{row['bar']:g}",
+            f"{row['seconds']:.0f}",
+        ]
+        for row in _learning()
+    ]
+    head = ["recipe and curve", "command", "mean ± spread over members", "members", "aim", "seconds for all"]
+    return _table(head, lines)
+
+
+def _matrix() -> str:
+    found = {row["name"]: row for row in _learning()}
+    lines = []
+    for agent in ("ppo", "vtrace"):
+        row = found.get(f"{agent}-cartpole")
+        cell = "not measured yet"
+        if row:
+            speed = row["env_steps"] / row["seconds"]
+            cell = f"CartPole {row['eval_return_mean']:.0f} on {len(row['members'])} seeds, {_short(speed)} steps/s"
+        lines.append([f"`{agent}`", cell])
+    return _table(["agent", "anakin, on two CPU cores"], lines)
+
+
+def _generic(name: str, *columns: str) -> Callable[[], str]:
+    def table() -> str:
+        rows = _rows(name)
+        lines = [[_cell(row.get(column)) for column in columns] for row in rows]
+        return _table(columns, lines) + _where(rows)
+
+    return table
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, float) and abs(value) >= 100:
+        return _short(value)
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "peers": _peers,
+    "summary": _summary,
+    "matrix": _matrix,
+    "curves": _curves,
+    "scaling": _generic("scaling", "cell", "contestant", "devices", "median", "min", "max"),
+    "gridworld": _generic("gridworld", "cell", "contestant", "devices", "median", "min", "max"),
+    "memory": _generic("memory", "cell", "peak_rss_mb", "bytes_per_env_step", "residual_mb", "planned_bytes"),
+    "convolution": _generic("convolution", "cell", "contestant", "median", "min", "max"),
+}
+
+if __name__ == "__main__":
+    main()
