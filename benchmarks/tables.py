@@ -85,7 +85,16 @@ def _peers() -> str:
                 " / ".join(f"{row['peak_rss_mb']:.0f}" for row in (ours, *peers)),
             ]
         )
-    head = ["cell", "ours, devices", "rejax", "PureJaxRL", "ratio to the best", "random policy, our share", "compile s", "MB"]
+    head = [
+        "cell",
+        "ours, devices",
+        "rejax",
+        "PureJaxRL",
+        "ratio to the best",
+        "random policy, our share",
+        "compile s",
+        "MB",
+    ]
     return _table(head, lines) + _where(rows)
 
 

@@ -11,9 +11,10 @@ import pytest
 from boonta.core.environment import Continuous, Discrete, Spec
 from boonta.core.types import FIRST, LAST, MID, TimeStep
 from boonta.nets.actor_critic import Options, actor_critic, features, legal
-from boonta.nets.convolution import BLOCK, Conv, convolve, in_blocks
+from boonta.nets.convolution import Conv, convolve
 from boonta.nets.mlp import ACTIVATIONS, MLP
 from boonta.nets.vision import GridCNN, ImpalaResNet, NatureCNN, _max_pool
+from boonta.ops.blocks import IMAGES, mapped, summed
 from boonta.ops.distributions import Categorical, Gaussian, TanhGaussian
 
 # height, width, channels, kernel, features, stride, padding
@@ -78,10 +79,10 @@ def test_parameters_are_those_of_flax(padding):
     close(ours.apply(params, x), theirs.apply(params, x))
 
 
-@pytest.mark.parametrize("n", [BLOCK // 2, 2 * BLOCK, 2 * BLOCK + 1])
+@pytest.mark.parametrize("n", [IMAGES // 2, 2 * IMAGES, 2 * IMAGES + 1])
 def test_blocks_make_the_whole(n):
     x = normal(0, n, 3)
-    close(in_blocks(lambda x: x @ normal(1, 3, 2), x), x @ normal(1, 3, 2))
+    close(mapped(lambda x: x @ normal(1, 3, 2), x), x @ normal(1, 3, 2))
 
 
 @pytest.mark.parametrize(("height", "width"), [(84, 84), (21, 21), (11, 10), (3, 4), (1, 2)])
@@ -309,3 +310,11 @@ def test_the_body_goes_by_the_shape():
         return [name for name in jax.eval_shape(net.init, jax.random.key(0))["body"]["params"] if "Conv" in name]
 
     assert [len(bodies(shape)) for shape in ((4,), (10, 10, 2), (84, 84, 4))] == [0, 1, 3]
+
+
+@pytest.mark.parametrize("n", [6, 12, 13])
+def test_sums_over_blocks_are_the_sum(n):
+    x = {"a": normal(n, 3), "b": normal(n)}
+    total = summed(lambda x: {"both": (x["a"] ** 2).sum(0) * 2, "b": x["b"].sum()}, x, block=4)
+    close(total["both"], 2 * (x["a"] ** 2).sum(0))
+    close(total["b"], x["b"].sum())

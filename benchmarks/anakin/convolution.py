@@ -9,8 +9,8 @@ import jax.numpy as jnp
 
 from benchmarks.anakin.common import Row, finish, notes, numbers, parse, parser, row, short, table
 from benchmarks.anakin.contestants import peak_mb
-from boonta.nets.convolution import in_blocks
 from boonta.nets.vision import GridCNN, NatureCNN
+from boonta.ops.blocks import mapped
 
 NETWORKS = {"NatureCNN": (NatureCNN, (84, 84, 4), 256), "GridCNN": (GridCNN, (10, 10, 4), 4096)}
 MINIBATCHES = 2
@@ -21,7 +21,7 @@ def program(net: Any, mode: str, block: int) -> Callable[[Any, jax.Array], Any]:
     """(params, images [N, H, W, C]) -> something that needs all the work of the mode."""
 
     def forward(params: Any, x: jax.Array) -> jax.Array:
-        return in_blocks(lambda x: net.apply(params, x), x, block)
+        return mapped(lambda x: net.apply(params, x), x, block)
 
     def loss(params: Any, x: jax.Array) -> jax.Array:
         return jnp.mean(forward(params, x) ** 2)

@@ -16,6 +16,7 @@ from boonta.core.settings import setting, traced
 from boonta.core.types import Array, Extras, Feedback, Key, Memory, Params, PyTree, Sample, TimeStep
 from boonta.nets.actor_critic import features
 from boonta.ops import normalizer
+from boonta.ops.blocks import summed
 from boonta.ops.gae import gae
 from boonta.ops.optimizers import Optimizer, optimizer
 from boonta.ops.shuffle import permutation
@@ -151,7 +152,10 @@ def ppo(spec: Spec, settings: Settings, total_updates: int = 0) -> Agent:
             piece = jax.tree.map(lambda x: x[indices], pieces)
             if settings.normalize_advantages:
                 piece = piece._replace(advantage=(piece.advantage - centre) / spread)
-            grads, metrics = jax.grad(loss, has_aux=True)(unravel(flat), hyper, piece, count)
+
+            weights = unravel(flat)
+            gradient = jax.grad(loss, has_aux=True)
+            grads, metrics = summed(lambda piece: gradient(weights, hyper, piece, count), piece)
             grads = average(ravel_pytree(grads)[0])
             steps, moments = transform.update(grads, moments, flat)
             return (flat + steps, moments), metrics | {"loss/grad_norm": optax.tree.norm(grads)}  # type: ignore[operator]

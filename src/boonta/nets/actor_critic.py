@@ -9,9 +9,9 @@ import jax.numpy as jnp
 
 from boonta.core.environment import Discrete, Spec
 from boonta.core.types import Array, Key, Memory, PyTree, TimeStep, select
-from boonta.nets.convolution import in_blocks
 from boonta.nets.mlp import MLP
 from boonta.nets.vision import GridCNN, ImpalaResNet, NatureCNN
+from boonta.ops import blocks
 from boonta.ops.distributions import Categorical, Gaussian, TanhGaussian
 
 Body = Literal["auto", "mlp", "grid_cnn", "nature_cnn", "impala_resnet"]
@@ -91,7 +91,7 @@ def actor_critic(spec: Spec, options: Options) -> ActorCritic:
 
     def look(params: PyTree, observation: PyTree) -> Array:
         x = _join(features(observation), seen)
-        return in_blocks(lambda x: body.apply(params, x), x) if image else body.apply(params, x)  # type: ignore[return-value]
+        return blocks.mapped(lambda x: body.apply(params, x), x) if image else body.apply(params, x)  # type: ignore[return-value]
 
     def core_input(x: Array, timestep: TimeStep) -> Array:
         if not options.previous:

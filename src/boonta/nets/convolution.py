@@ -5,7 +5,6 @@ Space-to-depth and one matrix product per layer do the same sums and do not coll
 the cache. On other devices the plain convolution is the fast one. Both take the same parameters and agree to rounding.
 """
 
-from collections.abc import Callable
 from typing import Literal
 
 import flax.linen as nn
@@ -15,7 +14,6 @@ import jax.numpy as jnp
 from boonta.core.types import Array
 
 Formulation = Literal["auto", "direct", "matmul"]
-BLOCK = 32  # images; measured, see docs/benchmarks.md
 
 
 def convolve(x: Array, kernel: Array, stride: int, padding: str, formulation: Formulation = "auto") -> Array:
@@ -87,12 +85,3 @@ class Conv(nn.Module):
         kernel = self.param("kernel", nn.initializers.orthogonal(2.0**0.5), shape)
         bias = self.param("bias", nn.initializers.zeros, (self.features,))
         return convolve(x, kernel, self.stride, self.padding, self.formulation) + bias
-
-
-def in_blocks(function: Callable[[Array], Array], x: Array, block: int = BLOCK) -> Array:
-    """`function` over x [N, ...] in blocks that stay in a CPU's cache; else all at once."""
-    n = x.shape[0]
-    if jax.default_backend() != "cpu" or n <= block or n % block:
-        return function(x)
-    out = jax.lax.map(function, x.reshape(n // block, block, *x.shape[1:]))
-    return out.reshape(n, *out.shape[2:])
