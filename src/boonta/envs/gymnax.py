@@ -20,7 +20,7 @@ try:
     from gymnax import registration
     from gymnax.environments import spaces
 except ImportError as error:
-    raise ImportError("the family 'gymnax' needs gymnax: pip install 'gymnax>=1.0'") from error
+    raise ImportError(f"the family 'gymnax' needs gymnax ({error}): pip install 'gymnax>=1.0'") from error
 
 
 def names() -> tuple[str, ...]:
