@@ -118,8 +118,6 @@ def _train(args: argparse.Namespace) -> int:
         if args.out and args.out.resolve() != folder.resolve():
             raise ValueError(f"--out {args.out}: a resumed run stays in its folder {folder}")
     else:
-        if not args.out and (args.coordinator or args.distributed):
-            raise ValueError("several hosts need --out DIR: one folder that all of them see")
         config = configuration.resolve(args.agent, args.env, args.on, args.config, assignments, run)
         folder = args.out or Path("runs") / f"{config.agent}-{config.env}-{time.strftime('%Y%m%d-%H%M%S')}".replace(
             ":", "-"
@@ -278,14 +276,16 @@ def _start_jax(count: int, args: argparse.Namespace | None = None) -> None:
     if args is None:
         return
     several = (args.coordinator, args.processes, args.process)
-    if any(value is not None for value in several):
+    alone = not args.distributed and all(value is None for value in several)
+    if not alone and not args.distributed:
         if any(value is None for value in several):
             raise ValueError("several hosts need all of --coordinator, --processes and --process")
         if not 0 <= args.process < args.processes:
             raise ValueError(f"--process must be from 0 to {args.processes - 1}, got {args.process}")
-        jax.distributed.initialize(args.coordinator, args.processes, args.process)
-    elif args.distributed:
-        jax.distributed.initialize()
+    if not alone and not (args.out or args.resume):
+        raise ValueError("several hosts need --out DIR: one folder that all of them see")
+    if not alone:
+        jax.distributed.initialize(*several)  # what is None is found out from the cluster's environment
 
 
 def _leads() -> bool:

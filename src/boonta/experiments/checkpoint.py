@@ -17,6 +17,7 @@ from boonta.experiments import files
 
 FOLDER = "checkpoints"
 SUMS = "checksums.json"
+_LOWEST = -1e300  # finite: JSON has no infinity
 
 
 class Restored(NamedTuple):
@@ -57,7 +58,7 @@ class Checkpoints:
         data = _without_keys(state)
         facts = facts | {"env_steps": env_steps, "score": score, "checksum": _checksum(data)}
         args = ocp.args.Composite(state=ocp.args.StandardSave(data), facts=ocp.args.JsonSave(facts))
-        rank = -np.inf if score is None or np.isnan(score) else score
+        rank = _LOWEST if score is None or np.isnan(score) else score
         try:
             self._manager.save(env_steps, args=args, metrics={"score": rank})
             self._manager.wait_until_finished()
