@@ -56,7 +56,8 @@ def _where(rows: Sequence[Row]) -> str:
         return ""
     machine, versions = rows[0]["machine"], rows[0]["versions"]
     processor = machine.get("processor") or machine.get("cpu")
-    return f"\n\n{processor}, {machine['cores']} cores, JAX {versions['jax']}, commit `{rows[0]['commit'][:12]}`."
+    commits = ", ".join(f"`{commit[:12]}`" for commit in dict.fromkeys(row["commit"] for row in rows))
+    return f"\n\n{processor}, {machine['cores']} cores, JAX {versions['jax']}; measured at {commits}."
 
 
 def _short(number: float) -> str:
