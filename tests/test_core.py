@@ -6,12 +6,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.flatten_util import ravel_pytree
 from jax.sharding import PartitionSpec as P
 
 from boonta.agents import ppo
 from boonta.architectures import anakin
 from boonta.core import acting, agent, devices, episodes, health
 from boonta.core.environment import Continuous, Discrete, advance, proceed, start
+from boonta.core.flat import ravel
 from boonta.core.types import FIRST, LAST, MID, Sample, batch_size, select
 from boonta.envs import catch
 from boonta.envs.wrappers import time_limit
@@ -278,6 +280,13 @@ def test_sums_of_episodes_add_up():
     assert [float(x) for x in report.values()] == [2.0, 1.0, 6.0, 2.0]
     none = episodes.summary(episodes.Finished(*jnp.zeros(4)))
     assert np.isnan(none["episode/return_mean"]) and none["episode/count"] == 0
+
+
+def test_a_raveled_tree_comes_back():
+    tree = {"a": jnp.arange(6.0).reshape(2, 3), "b": (jnp.float32(7.0), jnp.ones((2, 1)))}
+    flat, unravel = ravel(tree)
+    np.testing.assert_array_equal(flat, ravel_pytree(tree)[0])
+    equal(unravel(flat), tree)
 
 
 # Ownership

@@ -12,10 +12,22 @@ from boonta.core.environment import Continuous, Discrete, Spec
 from boonta.core.types import FIRST, LAST, MID, TimeStep
 from boonta.nets.actor_critic import Options, actor_critic, features, legal
 from boonta.nets.convolution import Conv, convolve
+from boonta.nets.dense import Dense
 from boonta.nets.mlp import ACTIVATIONS, MLP
 from boonta.nets.vision import GridCNN, ImpalaResNet, NatureCNN, _max_pool
 from boonta.ops.blocks import IMAGES, mapped, summed
 from boonta.ops.distributions import Categorical, Gaussian, TanhGaussian
+
+@pytest.mark.parametrize(("width", "features"), [(3, 5), (5, 3), (4, 4)])
+def test_dense_layers_are_those_of_flax_with_the_longer_side_last(width, features):
+    x, init = jax.random.normal(jax.random.key(0), (2, 7, width)), nn.initializers.orthogonal(2.0)
+    ours, flax = Dense(features, init), nn.Dense(features, kernel_init=init)
+    params = jax.tree.map(lambda p: p + 0.1, flax.init(jax.random.key(1), x))
+    kernel = params["params"]["kernel"]
+    turned = {"params": {"kernel": kernel.T if width > features else kernel, "bias": params["params"]["bias"]}}
+    assert jax.tree.map(jnp.shape, ours.init(jax.random.key(1), x)) == jax.tree.map(jnp.shape, turned)
+    np.testing.assert_allclose(ours.apply(turned, x), flax.apply(params, x), rtol=1e-6)
+
 
 # height, width, channels, kernel, features, stride, padding
 CONVOLUTIONS = {

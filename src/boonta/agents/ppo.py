@@ -6,12 +6,12 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from jax.flatten_util import ravel_pytree
 
 from boonta.agents.common import NetworkSettings, include, masked_means, network, normalized, shape_reward
 from boonta.core.agent import Agent, Experience, Learner
 from boonta.core.devices import average
 from boonta.core.environment import Spec
+from boonta.core.flat import ravel
 from boonta.core.settings import setting, traced
 from boonta.core.types import Array, Extras, Feedback, Key, Memory, Params, PyTree, Sample, TimeStep
 from boonta.nets.actor_critic import features
@@ -102,7 +102,7 @@ def ppo(spec: Spec, settings: Settings, total_updates: int = 0) -> Agent:
 
     def learner_init(params: Params) -> State:
         return State(
-            optimizer(settings.optimizer, 0.0, 1.0, settings.epsilon).init(ravel_pytree(params["network"])[0]),
+            optimizer(settings.optimizer, 0.0, 1.0, settings.epsilon).init(ravel(params["network"])[0]),
             jnp.int32(0),
         )
 
@@ -142,7 +142,7 @@ def ppo(spec: Spec, settings: Settings, total_updates: int = 0) -> Agent:
         count = jnp.maximum(count, 1e-8)
         centre, spread = centre / count, jnp.sqrt(jnp.maximum(square / count - (centre / count) ** 2, 0.0)) + 1e-8
 
-        flat, unravel = ravel_pytree(params["network"])
+        flat, unravel = ravel(params["network"])
 
         def minibatch(
             carry: tuple[Array, PyTree], xs: tuple[Array, ...]
@@ -156,7 +156,7 @@ def ppo(spec: Spec, settings: Settings, total_updates: int = 0) -> Agent:
             weights = unravel(flat)
             gradient = jax.grad(loss, has_aux=True)
             grads, metrics = summed(lambda piece: gradient(weights, hyper, piece, count), piece)
-            grads = average(ravel_pytree(grads)[0])
+            grads = average(ravel(grads)[0])
             steps, moments = transform.update(grads, moments, flat)
             return (flat + steps, moments), metrics | {"loss/grad_norm": optax.tree.norm(grads)}  # type: ignore[operator]
 

@@ -6,12 +6,12 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from jax.flatten_util import ravel_pytree
 
 from boonta.agents.common import NetworkSettings, include, masked_means, network, normalized, shape_reward
 from boonta.core.agent import Agent, Experience, Learner
 from boonta.core.devices import average
 from boonta.core.environment import Spec
+from boonta.core.flat import ravel
 from boonta.core.settings import setting, traced
 from boonta.core.types import Array, Extras, Feedback, Key, Memory, Params, PyTree, Sample, TimeStep, Trajectory
 from boonta.nets.actor_critic import features
@@ -80,7 +80,7 @@ def vtrace(spec: Spec, settings: Settings, total_updates: int = 0) -> Agent:
         return optimizer(settings.optimizer, learning_rate, max_grad_norm, settings.epsilon, settings.decay)
 
     def learner_init(params: Params) -> State:
-        return State(transform(0.0, 1.0).init(ravel_pytree(params["network"])[0]), jnp.int32(0))
+        return State(transform(0.0, 1.0).init(ravel(params["network"])[0]), jnp.int32(0))
 
     def loss(weights: PyTree, hyper: dict[str, Array], trajectory: Trajectory) -> tuple[Array, dict[str, Array]]:
         """The three terms of section 4.2, as means over what happened inside episodes."""
@@ -114,9 +114,9 @@ def vtrace(spec: Spec, settings: Settings, total_updates: int = 0) -> Agent:
         progress = state.updates / total_updates if settings.anneal and total_updates else 0.0
         step_size = hyper["learning_rate"] * jnp.maximum(1.0 - progress, 0.0)
         seen = trajectory._replace(timesteps=see(params, trajectory.timesteps))
-        flat, unravel = ravel_pytree(params["network"])
+        flat, unravel = ravel(params["network"])
         grads, metrics = jax.grad(loss, has_aux=True)(params["network"], hyper, seen)
-        grads, metrics = average((ravel_pytree(grads)[0], metrics))
+        grads, metrics = average((ravel(grads)[0], metrics))
         steps, moments = transform(step_size, hyper["max_grad_norm"]).update(grads, state.optimizer, flat)
         owned = {"network": unravel(flat + steps)}  # type: ignore[operator]
         if settings.normalize_observations:

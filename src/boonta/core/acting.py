@@ -60,27 +60,24 @@ def unroll(
     """
     act = jax.vmap(agent.act, (None, 0, 0, 0))
     move = jax.vmap(lambda *args: advance(environment, *args))
-    follow = jax.vmap(episodes.follow)
 
     # All keys of the unroll in one call: inside the loop each draw would pay for its own.
     keys = jax.vmap(lambda key: jax.random.split(key, (2 * length + 1,)))(actors.key)
     next_key, keys = keys[:, 0], jnp.moveaxis(keys[:, 1:], 1, 0)
 
     def body(carry, keys):
-        state, timestep, memory, episode, finished = carry
+        state, timestep, memory = carry
         act_keys, step_keys = keys
         memory, action, extras = act(params, memory, timestep, act_keys)
         state, next_timestep = move(state, timestep, action, step_keys)
-        episode, ended = follow(episode, next_timestep)
-        finished = jax.tree.map(lambda total, x: total + jnp.sum(x), finished, ended)
-        return (state, next_timestep, memory, episode, finished), (timestep, extras)
+        return (state, next_timestep, memory), (timestep, extras)
 
-    nothing = episodes.Finished(*(jnp.zeros((), jnp.float32) for _ in episodes.Finished._fields))
-    carry = (actors.state, actors.timestep, actors.memory, actors.episode, nothing)
+    carry = (actors.state, actors.timestep, actors.memory)
     carry, (timesteps, extras) = jax.lax.scan(body, carry, (keys[:length], keys[length:]))
-    state, timestep, memory, episode, finished = carry
+    state, timestep, memory = carry
 
     timesteps = jax.tree.map(lambda xs, x: jnp.concatenate([xs, x[None]]), timesteps, timestep)
+    episode, finished = episodes.follow(actors.episode, timesteps.reward[1:], timesteps.step_type[1:])
     timesteps, extras = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), (timesteps, extras))
     origin = Origin(
         actors.index, jnp.zeros_like(actors.index), actors.step, jnp.broadcast_to(version, actors.index.shape)

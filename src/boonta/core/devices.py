@@ -4,9 +4,9 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.flatten_util import ravel_pytree
 from jax.sharding import AxisType, Mesh
 
+from boonta.core.flat import ravel
 from boonta.core.types import Array, PyTree
 
 LEARNERS = "learners"
@@ -22,7 +22,7 @@ def average(tree: PyTree) -> PyTree:
     if count() <= 1:
         return tree
     # One collective for all leaves: on a CPU its cost is the meeting, not the bytes.
-    flat, restore = ravel_pytree(tree)
+    flat, restore = ravel(tree)
     return restore(jax.lax.pmean(flat, LEARNERS))
 
 

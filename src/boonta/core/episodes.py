@@ -5,7 +5,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from boonta.core.types import Array, TimeStep
+from boonta.core.types import FIRST, LAST, Array
 
 
 class Episode(NamedTuple):
@@ -29,13 +29,25 @@ def begin() -> Episode:
     return Episode(jnp.zeros((), jnp.float32), jnp.zeros((), jnp.int32))
 
 
-def follow(episode: Episode, timestep: TimeStep) -> tuple[Episode, Finished]:
-    """Add the next time step of ONE environment, which is any kind of step; what finished with it comes back."""
-    ongoing = ~timestep.first()
-    total = jnp.where(ongoing, episode.total + timestep.reward, 0.0)
-    length = jnp.where(ongoing, episode.length + 1, 0)
-    done = timestep.last().astype(jnp.float32)
-    return Episode(total, length), Finished(done, done * total, done * total**2, done * length)
+def follow(episode: Episode, reward: Array, step_type: Array) -> tuple[Episode, Finished]:
+    """Add the next T time steps, of any kind; what finished with them comes back, summed.
+
+    Args:
+        episode: Episode [...], of one environment or of many.
+        reward: float32 [T, ...].
+        step_type: int8 [T, ...].
+    """
+
+    def body(episode: Episode, step: tuple[Array, Array]) -> tuple[Episode, Episode]:
+        reward, ongoing = step
+        total = jnp.where(ongoing, episode.total + reward, 0.0)
+        episode = Episode(total, jnp.where(ongoing, episode.length + 1, 0))
+        return episode, episode
+
+    episode, each = jax.lax.scan(body, episode, (reward, step_type != FIRST), unroll=16)
+    done = (step_type == LAST).astype(jnp.float32)
+    ended = Finished(done, done * each.total, done * each.total**2, done * each.length)
+    return episode, jax.tree.map(jnp.sum, ended)
 
 
 def summary(finished: Finished) -> dict[str, Array]:

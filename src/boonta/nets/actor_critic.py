@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from boonta.core.environment import Discrete, Spec
 from boonta.core.types import Array, Key, Memory, PyTree, TimeStep, select
+from boonta.nets.dense import Dense
 from boonta.nets.mlp import MLP
 from boonta.nets.vision import GridCNN, ImpalaResNet, NatureCNN
 from boonta.ops import blocks
@@ -83,8 +84,8 @@ def actor_critic(spec: Spec, options: Options) -> ActorCritic:
     seen = jax.eval_shape(features, spec.observation)
     body, image = _body(seen, options)
     outputs = spec.action.n if isinstance(spec.action, Discrete) else _size(spec.action.shape)
-    policy_head = nn.Dense(outputs, kernel_init=nn.initializers.orthogonal(0.01))
-    value_head = nn.Dense(1, kernel_init=nn.initializers.orthogonal(1.0))
+    policy_head = Dense(outputs, kernel_init=nn.initializers.orthogonal(0.01))
+    value_head = Dense(1, kernel_init=nn.initializers.orthogonal(1.0))
     cell = {"none": None, "lstm": nn.OptimizedLSTMCell, "gru": nn.GRUCell}[options.core]
     cell = cell and cell(options.core_size)
     share = options.share or cell is not None

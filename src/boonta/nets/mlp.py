@@ -6,6 +6,7 @@ import flax.linen as nn
 import numpy as np
 
 from boonta.core.types import Array
+from boonta.nets.dense import Dense
 
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "tanh": nn.tanh,
@@ -31,5 +32,5 @@ class MLP(nn.Module):
     def __call__(self, x: Array) -> Array:
         """float32 [..., d] -> float32 [..., hidden[-1]]."""
         for width in self.hidden:
-            x = ACTIVATIONS[self.activation](nn.Dense(width, kernel_init=nn.initializers.orthogonal(np.sqrt(2)))(x))
+            x = ACTIVATIONS[self.activation](Dense(width, kernel_init=nn.initializers.orthogonal(np.sqrt(2)))(x))
         return x

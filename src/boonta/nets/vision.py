@@ -6,6 +6,7 @@ import numpy as np
 
 from boonta.core.types import Array
 from boonta.nets.convolution import Conv, Formulation
+from boonta.nets.dense import Dense
 
 _dense_init = nn.initializers.orthogonal(np.sqrt(2))
 
@@ -26,7 +27,7 @@ class NatureCNN(nn.Module):
         """float32 [N, H, W, C], H and W at least 36 -> float32 [N, hidden]."""
         for features, size, stride in ((32, 8, 4), (64, 4, 2), (64, 3, 1)):
             x = nn.relu(Conv(features, size, stride, formulation=self.formulation)(x))
-        return nn.relu(nn.Dense(self.hidden, kernel_init=_dense_init)(x.reshape(x.shape[0], -1)))
+        return nn.relu(Dense(self.hidden, kernel_init=_dense_init)(x.reshape(x.shape[0], -1)))
 
 
 class GridCNN(nn.Module):
@@ -46,7 +47,7 @@ class GridCNN(nn.Module):
     def __call__(self, x: Array) -> Array:
         """float32 [N, H, W, C] -> float32 [N, hidden]."""
         x = nn.relu(Conv(self.channels, 3, formulation=self.formulation)(x))
-        return nn.relu(nn.Dense(self.hidden, kernel_init=_dense_init)(x.reshape(x.shape[0], -1)))
+        return nn.relu(Dense(self.hidden, kernel_init=_dense_init)(x.reshape(x.shape[0], -1)))
 
 
 class ImpalaResNet(nn.Module):
@@ -73,7 +74,7 @@ class ImpalaResNet(nn.Module):
             for _ in range(self.blocks):
                 y = Conv(channels, 3, padding="SAME", formulation=self.formulation)(nn.relu(x))
                 x = x + Conv(channels, 3, padding="SAME", formulation=self.formulation)(nn.relu(y))
-        return nn.relu(nn.Dense(self.hidden, kernel_init=_dense_init)(nn.relu(x).reshape(x.shape[0], -1)))
+        return nn.relu(Dense(self.hidden, kernel_init=_dense_init)(nn.relu(x).reshape(x.shape[0], -1)))
 
 
 def _max_pool(x: Array) -> Array:

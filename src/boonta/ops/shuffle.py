@@ -19,12 +19,16 @@ def permutation(key: Key, n: int) -> Array:
     b = n // a
     if a < 4 or n < 16:
         return jax.random.permutation(key, n).astype(jnp.int32)
-    index = jnp.arange(n, dtype=jnp.int32)
-    x, y = index // b, index % b
+    x, y = (axis.reshape(n) for axis in jnp.meshgrid(jnp.arange(a), jnp.arange(b), indexing="ij"))
     shifts_x, shifts_y = jax.random.split(key)
     shift_x = jax.random.randint(shifts_x, (_ROUNDS, b), 0, a, jnp.int32)
     shift_y = jax.random.randint(shifts_y, (_ROUNDS, a), 0, b, jnp.int32)
     for by_y, by_x in zip(shift_x, shift_y, strict=True):
-        x = (x + by_y[y]) % a
-        y = (y + by_x[x]) % b
+        x = _wrap(x + by_y[y], a)
+        y = _wrap(y + by_x[x], b)
     return x * b + y
+
+
+def _wrap(x: Array, n: int) -> Array:
+    """x modulo n for x < 2n, without the division, which is slow."""
+    return jnp.where(x >= n, x - n, x)
