@@ -18,6 +18,7 @@ from boonta.nets.vision import GridCNN, ImpalaResNet, NatureCNN, _max_pool
 from boonta.ops.blocks import IMAGES, mapped, summed
 from boonta.ops.distributions import Categorical, Gaussian, TanhGaussian
 
+
 @pytest.mark.parametrize(("width", "features"), [(3, 5), (5, 3), (4, 4)])
 def test_dense_layers_are_those_of_flax_with_the_longer_side_last(width, features):
     x, init = jax.random.normal(jax.random.key(0), (2, 7, width)), nn.initializers.orthogonal(2.0)
