@@ -60,7 +60,7 @@ def nearest(word: str, known: Any) -> str:
 
 
 def _check(value: Any, hint: Any, metadata: Mapping[str, Any], name: str) -> Any:
-    value = _convert(value, hint, name)
+    value = convert(value, hint, name)
     low, high = metadata.get("low"), metadata.get("high")
     for number in value if isinstance(value, tuple) else (value,):
         if isinstance(number, (int, float)) and not isinstance(number, bool):
@@ -73,13 +73,18 @@ def _check(value: Any, hint: Any, metadata: Mapping[str, Any], name: str) -> Any
     return value
 
 
-def _convert(value: Any, hint: Any, name: str) -> Any:
+def convert(value: Any, hint: Any, name: str) -> Any:
+    """A value as the type that `hint` says, strings parsed.
+
+    Raises:
+        ValueError: it cannot be one; the message has the name, the value and what is allowed.
+    """
     origin = get_origin(hint)
     if origin in (Union, types.UnionType):
         if value is None or value == "none":
             return None
         (hint,) = [option for option in get_args(hint) if option is not type(None)]
-        return _convert(value, hint, name)
+        return convert(value, hint, name)
     if origin is Literal:
         allowed = get_args(hint)
         if value not in allowed:
@@ -92,7 +97,7 @@ def _convert(value: Any, hint: Any, name: str) -> Any:
             value = [part for part in value.strip("[]() ").split(",") if part.strip()]
         elif not isinstance(value, (list, tuple)):
             value = [value]
-        return tuple(_convert(part, get_args(hint)[0], name) for part in value)
+        return tuple(convert(part, get_args(hint)[0], name) for part in value)
     if hint is Any:
         return value
     if isinstance(value, str) and hint is not str:

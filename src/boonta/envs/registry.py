@@ -5,9 +5,10 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, get_type_hints
 
 from boonta.core.environment import Environment
+from boonta.core.settings import convert
 from boonta.envs import catch, chain, gridworld, memory, probes, tmaze
 from boonta.envs.errors import unknown
 
@@ -82,7 +83,12 @@ def _call(factory: Callable[..., Any], name: str, settings: Mapping[str, Any]) -
         for key in settings:
             if key not in allowed:
                 raise unknown(f"setting of {name}", key, allowed)
-    return factory(**settings)
+    try:
+        hints = get_type_hints(factory)
+    except (NameError, TypeError):  # names that only a type checker imports; a partial
+        hints = {}
+    plain = (bool, int, float, str)
+    return factory(**{k: convert(x, hints[k], f"env.{k}") if hints.get(k) in plain else x for k, x in settings.items()})
 
 
 def _own_factory(module_name: str, attribute: str) -> Callable[..., Any]:
