@@ -139,21 +139,67 @@ def _matrix() -> str:
     return _table(["agent", "anakin, on two CPU cores"], lines)
 
 
-def _generic(name: str, *columns: str) -> Callable[[], str]:
-    def table() -> str:
-        rows = _rows(name)
-        lines = [[_cell(row.get(column)) for column in columns] for row in rows]
-        return _table(columns, lines) + _where(rows)
+def _scaling() -> str:
+    rows = _rows("scaling")
+    apart = {row["devices"]: row for row in rows if row["contestant"] == "apart"}
+    lines = [
+        [
+            str(row["devices"]),
+            _short(row["median"]),
+            f"{row['of_linear']:.0%}",
+            _short(apart[row["devices"]]["median"]) if row["devices"] in apart else "",
+            f"{row['collectives']:.0%}" if row["collectives"] is not None else "",
+        ]
+        for row in rows
+        if row["contestant"] == "together"
+    ]
+    head = ["devices", "steps/s together", "of linear", "steps/s apart, never meeting", "collectives cost"]
+    return _table(head, lines) + _where(rows)
 
-    return table
+
+def _gridworld() -> str:
+    rows = _rows("gridworld")
+    lines = [
+        [row["cell"].replace("/", ", "), str(row["devices"]), _short(row["median"]), f"{row['of_paper']:.1%}"]
+        for row in rows
+    ]
+    return _table(["task, environments", "devices", "steps/s", "of the paper's 5M on 8 TPU cores"], lines) + _where(
+        rows
+    )
 
 
-def _cell(value: Any) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, float) and abs(value) >= 100:
-        return _short(value)
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
+def _memory() -> str:
+    rows = _rows("memory")
+    lines = [
+        [
+            row["cell"].replace("x", " × "),
+            f"{row['envs'] * row['unroll'] / 1e3:.0f}k",
+            *(f"{row[key]:.0f}" for key in ("median", "fitted_mb", "trajectory_mb", "planned_mb")),
+        ]
+        for row in rows
+        if row["cell"] != "fit"
+    ]
+    head = ["environments × unroll", "env-steps", "peak MB", "on the line", "trajectories MB", "XLA's plan MB"]
+    fit = "".join(
+        f"\n\nThe line: {row['fixed_mb']:.0f} MB + {row['median']:.0f} bytes per env-step, of which a trajectory holds "
+        f"{row['trajectory_bytes_per_env_step']:.0f}; root mean square of the residual {row['residual_mb']:.1f} MB."
+        for row in rows
+        if row["cell"] == "fit"
+    )
+    return _table(head, lines) + fit + _where(rows)
+
+
+def _convolution() -> str:
+    rows = _rows("convolution")
+    lines = []
+    for cell in dict.fromkeys(row["cell"] for row in rows):
+        direct, matmul = (
+            next(row["median"] for row in rows if (row["cell"], row["contestant"]) == (cell, kind))
+            for kind in ("direct", "matmul")
+        )
+        lines.append([cell.replace("/", ", "), _short(direct), _short(matmul), f"{matmul / direct:.2f}"])
+    head = ["network, what, images in a block", "direct, images/s", "matrix product, images/s", "ratio"]
+    return _table(head, lines) + _where(rows)
 
 
 TABLES: dict[str, Callable[[], str]] = {
@@ -161,10 +207,10 @@ TABLES: dict[str, Callable[[], str]] = {
     "summary": _summary,
     "matrix": _matrix,
     "curves": _curves,
-    "scaling": _generic("scaling", "cell", "contestant", "devices", "median", "min", "max"),
-    "gridworld": _generic("gridworld", "cell", "contestant", "devices", "median", "min", "max"),
-    "memory": _generic("memory", "cell", "peak_rss_mb", "bytes_per_env_step", "residual_mb", "planned_bytes"),
-    "convolution": _generic("convolution", "cell", "contestant", "median", "min", "max"),
+    "scaling": _scaling,
+    "gridworld": _gridworld,
+    "memory": _memory,
+    "convolution": _convolution,
 }
 
 if __name__ == "__main__":
