@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from boonta.experiments import files, report
+from boonta.experiments import curves, files
 from boonta.experiments.report import write_report
 
 VOID = {"meta", "br", "img", "link", "use"}
@@ -147,7 +147,7 @@ def test_a_sweep_is_one_line_per_setting(tmp_path):
     names = [f"learning_rate={rate},seed={seed}" for rate, seed in members]
     rows = [row for i, name in enumerate(names) for row in curve(i, name, speed=1 + 100 * members[i][0])]
     run = make(tmp_path / "sweep", rows)
-    tracks = report._tracks(report._load([run]))
+    tracks = curves.tracks(curves.load([run]))
     assert [(track.label, len(track.members)) for track in tracks] == [(f"learning_rate={rate}", 2) for rate in rates]
     page = check(write_report([run]))
     assert "Members" in page.text and "learning_rate=0.01" in page.text
@@ -215,8 +215,8 @@ def test_refusals(tmp_path):
 def test_long_lines_are_thinned_and_keep_their_spikes(tmp_path):
     x, y = np.arange(50_000.0), np.zeros(50_000)
     y[12_345] = 7.0
-    thin_x, thin_y = report._thin(x, y, report.MAX_POINTS)
-    assert thin_x.size <= report.MAX_POINTS and 7.0 in thin_y and thin_x[0] == 0 and thin_x[-1] == 49_999
+    thin_x, thin_y = curves.thin(x, y, curves.MAX_POINTS)
+    assert thin_x.size <= curves.MAX_POINTS and 7.0 in thin_y and thin_x[0] == 0 and thin_x[-1] == 49_999
     path = write_report([make(tmp_path / "long", curve(points=5_000))])
     check(path)
     assert path.stat().st_size < 1_500_000
@@ -225,5 +225,5 @@ def test_long_lines_are_thinned_and_keep_their_spikes(tmp_path):
 def test_evaluations_borrow_the_clock_of_training(tmp_path):
     rows = [{"env_steps": s, "seconds": s / 10, "loss/x": 0.0} for s in (0, 100, 200)]
     run = make(tmp_path / "run", [*rows, {"env_steps": 150, "eval/return_mean": 1.0}])
-    (track,) = report._tracks(report._load([run]))
-    assert report._line(track, track.members[0], "eval/return_mean", "seconds")[0].tolist() == [15.0]
+    (track,) = curves.tracks(curves.load([run]))
+    assert curves.line(track, track.members[0], "eval/return_mean", "seconds")[0].tolist() == [15.0]

@@ -1,0 +1,161 @@
+"""What run folders hold, as lines: folders into runs, runs into tracks, rows of metrics into points."""
+
+import math
+import os
+import tomllib
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from boonta.experiments.files import read_json
+from boonta.experiments.metrics import read_metrics
+
+MAX_POINTS = 2000
+"""Points a line keeps at most."""
+
+EPISODE, EVAL, SPEED = "episode/return_mean", "eval/return_mean", "steps_per_second"
+"""The metrics that have charts of their own."""
+
+# --- runs ------------------------------------------------------------------------------------------------------------
+
+
+class Run(NamedTuple):
+    """What a run folder holds: its settings, what is known about the run, and its metrics by row."""
+
+    name: str
+    config: dict[str, Any]
+    info: dict[str, Any]
+    rows: list[dict[str, Any]]
+
+
+class Track(NamedTuple):
+    """One coloured line: the members of a run that differ in nothing but their seed."""
+
+    label: str
+    style: int
+    members: list[list[dict[str, Any]]]
+    clock: tuple[np.ndarray, np.ndarray]
+    """Environment steps and the seconds at which they were reached, for rows that do not say."""
+
+
+def load(folders: list[Path]) -> list[Run]:
+    """The runs in these folders, each under its folder's name, or its path where names repeat."""
+    names = [folder.resolve().name for folder in folders]
+    if len(set(names)) < len(names):
+        root = os.path.commonpath([folder.resolve().parent for folder in folders])
+        names = [os.path.relpath(folder.resolve(), root) for folder in folders]
+    return [_read(folder, name) for folder, name in zip(folders, names, strict=True)]
+
+
+def _read(folder: Path, name: str) -> Run:
+    if not (folder / "run.json").is_file():
+        raise ValueError(f"not a run folder: {folder} (it has no run.json)")
+    info = read_json(folder / "run.json")
+    if not isinstance(info, dict):
+        raise ValueError(f"{folder / 'run.json'} must hold a JSON object, got {type(info).__name__}")
+    config = folder / "config.toml"
+    try:
+        settings = tomllib.loads(config.read_text("utf-8")) if config.is_file() else {}
+    except ValueError as error:
+        raise ValueError(f"{config} is not TOML: {error}") from error
+    return Run(name, settings, info, read_metrics(folder))
+
+
+def tracks(runs: list[Run]) -> list[Track]:
+    """The tracks of all runs: one per run, or one per setting where a run is a sweep."""
+    tracks: list[Track] = []
+    for run in runs:
+        groups: dict[str, dict[Any, list[dict[str, Any]]]] = {}
+        for row in run.rows:
+            parts = str(row.get("member_name") or "").split(",")
+            label = ", ".join(part.strip() for part in parts if part and not part.strip().startswith("seed="))
+            groups.setdefault(label, {}).setdefault(row.get("member"), []).append(row)
+        timed = [(row["env_steps"], row["seconds"]) for row in run.rows if {"env_steps", "seconds"} <= row.keys()]
+        clock = np.array(sorted((s, t) for s, t in timed if finite(s) and finite(t)), float).reshape(-1, 2).T
+        for group, members in groups.items():
+            if len(members) > 1:  # rows of no member (the mean over all, say) would count twice
+                members.pop(None, None)
+            names = [run.name] * (len(runs) > 1 or not group) + [group] * bool(group)
+            tracks.append(Track(" · ".join(names), len(tracks), list(members.values()), (clock[0], clock[1])))
+    return tracks
+
+
+def finite(value: Any) -> bool:
+    """Whether it is a number, and neither NaN nor infinite."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def named(run: Run, kind: str) -> str:
+    """The name of the run's agent, env or architecture."""
+    table = run.config.get(kind)
+    places = (run.config.get("run", {}), {kind: table.get("name")} if isinstance(table, dict) else {}, run.info)
+    return str(next((place[kind] for place in places if place.get(kind)), "–"))
+
+
+def title(runs: list[Run]) -> str:
+    """What a report on these runs is called."""
+    if len(runs) > 1:
+        return f"{len(runs)} runs compared"
+    return " · ".join(named(runs[0], kind) for kind in ("agent", "env", "architecture"))
+
+
+def final(run: Run, key: str, result: str) -> tuple[float | None, float | None]:
+    """Mean and spread of the run's last word on `key`: of its result, else over the members' last rows."""
+    done = run.info.get("result") or {}
+    mean, std = (np.atleast_1d(np.asarray(done.get(f"{result}_{x}"), float)) for x in ("mean", "std"))
+    if mean.size == 1 and np.isfinite(mean[0]):
+        return float(mean[0]), float(std[0]) if std.size == 1 and np.isfinite(std[0]) else None
+    last = {row.get("member"): row[key] for row in run.rows if finite(row.get(key))}
+    return mean_and_std(list(last.values()))
+
+
+def mean_and_std(values: list[float]) -> tuple[float | None, float | None]:
+    """Mean and standard deviation: None where there are too few values for it, no spread that is but rounding."""
+    if not values:
+        return None, None
+    mean, std = float(np.mean(values)), float(np.std(values))
+    return mean, None if len(values) == 1 else std if std > 1e-9 * abs(mean) else 0.0
+
+
+# --- lines -----------------------------------------------------------------------------------------------------------
+
+
+def line(track: Track, rows: list[dict[str, Any]], key: str, over: str) -> tuple[np.ndarray, np.ndarray]:
+    """Where `key` is a finite number: environment steps or seconds, ascending, and its values."""
+    steps, values, seconds = [], [], []
+    for row in rows:
+        if finite(row.get(key)) and (finite(row.get("env_steps")) or finite(row.get("seconds"))):
+            steps.append(row["env_steps"] if finite(row.get("env_steps")) else np.nan)
+            seconds.append(row["seconds"] if finite(row.get("seconds")) else np.nan)
+            values.append(row[key])
+    x, y = np.array(seconds if over == "seconds" else steps, float), np.array(values, float)
+    if over == "seconds" and track.clock[0].size:
+        x = np.where(np.isnan(x), np.interp(np.array(steps, float), *track.clock), x)
+    kept = np.isfinite(x)
+    x, y = x[kept], y[kept]
+    order = np.argsort(x, kind="stable")
+    return x[order], y[order]
+
+
+def spread(lines: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Mean and standard deviation over lines, at every place one of them has a point, among those that reach there."""
+    x = np.unique(np.concatenate([line[0] for line in lines]))
+    if x.size > MAX_POINTS:
+        x = x[np.linspace(0, x.size - 1, MAX_POINTS).round().astype(int)]
+    y = np.stack([np.interp(x, *line, left=np.nan, right=np.nan) for line in lines])
+    count = np.isfinite(y).sum(axis=0)
+    x, y, count = x[count > 0], y[:, count > 0], count[count > 0]
+    mean = np.nansum(y, axis=0) / count
+    return x, mean, np.sqrt(np.nansum((y - mean) ** 2, axis=0) / count)
+
+
+def thin(x: np.ndarray, y: np.ndarray, points: int) -> tuple[np.ndarray, np.ndarray]:
+    """At most `points` points of a line: the lowest and highest of each stretch, so that no spike is lost."""
+    if x.size <= points:
+        return x, y
+    kept = {0, x.size - 1}
+    for stretch in np.array_split(np.arange(x.size), points // 2 - 1):
+        kept |= {int(stretch[np.argmin(y[stretch])]), int(stretch[np.argmax(y[stretch])])}
+    index = np.array(sorted(kept))
+    return x[index], y[index]
