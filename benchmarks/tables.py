@@ -56,7 +56,9 @@ def _where(rows: Sequence[Row]) -> str:
         return ""
     machine, versions = rows[0]["machine"], rows[0]["versions"]
     processor = machine.get("processor") or machine.get("cpu")
-    commits = ", ".join(f"`{commit[:12]}`" for commit in dict.fromkeys(row["commit"] for row in rows))
+    commits = ", ".join(
+        f"`{commit[:12]}{'+' * commit.endswith('+')}`" for commit in dict.fromkeys(row["commit"] for row in rows)
+    )
     return f"\n\n{processor}, {machine['cores']} cores, JAX {versions['jax']}; measured at {commits}."
 
 
@@ -73,7 +75,11 @@ def _peers() -> str:
     lines = []
     for cell in dict.fromkeys(row["cell"] for row in rows):
         here = {_kind(row): row for row in rows if row["cell"] == cell}
-        ours, peers = here["ours"], [here[name] for name in ("rejax", "purejaxrl") if name in here]
+        ours = here["ours"]
+        ceiling = next(
+            row for row in _rows("peers") if row["cell"] == cell and row["contestant"] == f"ceiling@{ours['devices']}"
+        )
+        peers = [here[name] for name in ("rejax", "purejaxrl") if name in here]
         best = max((row["median"] for row in peers), default=float("nan"))
         lines.append(
             [
@@ -81,7 +87,7 @@ def _peers() -> str:
                 f"**{_short(ours['median'])}** on {ours['devices']}",
                 *(f"{_short(row['median'])}" for row in peers),
                 f"**{ours['median'] / best:.2f}**",
-                f"{_short(here['ceiling']['median'])}, {ours['median'] / here['ceiling']['median']:.1%}",
+                f"{_short(ceiling['median'])}, {ours['median'] / ceiling['median']:.1%}",
                 " / ".join(f"{row['compile_seconds']:.0f}" for row in (ours, *peers)),
                 " / ".join(f"{row['peak_rss_mb']:.0f}" for row in (ours, *peers)),
             ]

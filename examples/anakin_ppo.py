@@ -24,7 +24,7 @@ def main(settings: ppo.Settings = SETTINGS, seeds: int = 4, chunks: int = 10, it
     returns = jnp.zeros(seeds)
     for chunk in range(1, chunks + 1):
         state, metrics = program.run(state, iterations)  # the state given is used up; metrics are [seeds, iterations]
-        finished = episodes.Finished(*(metrics[field].sum(axis=1) for field in episodes.Finished._fields))
+        finished = jax.vmap(episodes.merge)(episodes.Finished(*(metrics[field] for field in episodes.Finished._fields)))
         returns = episodes.summary(finished)["episode/return_mean"]
         print(f"{chunk * iterations * unit.steps_per_iteration:>9,} steps: {jnp.round(returns)}")
     return returns

@@ -274,10 +274,13 @@ def test_episodes_are_those_of_plain_bookkeeping(limit):
 
 
 def test_sums_of_episodes_add_up():
-    one = episodes.Finished(*jnp.array([1.0, 3.0, 9.0, 5.0]))
-    both = episodes.add(one, episodes.Finished(*jnp.array([1.0, 1.0, 1.0, 7.0])))
+    both = episodes.merge(episodes.Finished(*jnp.array([[1.0, 3.0, 0.0, 5.0], [1.0, 1.0, 0.0, 7.0]]).T))
     report = episodes.summary(both)
     assert [float(x) for x in report.values()] == [2.0, 1.0, 6.0, 2.0]
+    far = np.random.default_rng(0).normal(10_000, 1, (8, 64)).astype(np.float32)  # squares would lose the spread
+    ones = jnp.ones((8, 64))
+    rows = jax.vmap(episodes.merge)(episodes.Finished(ones, jnp.asarray(far), 0 * ones, ones))
+    np.testing.assert_allclose(episodes.summary(episodes.merge(rows))["episode/return_std"], far.std(), rtol=1e-2)
     none = episodes.summary(episodes.Finished(*jnp.zeros(4)))
     assert np.isnan(none["episode/return_mean"]) and none["episode/count"] == 0
 
@@ -332,7 +335,7 @@ def test_alone_the_average_is_the_identity():
     tree = {"a": jnp.arange(3.0), "b": jnp.float32(2)}
     for same in (devices.average, devices.total):
         equal(same(tree), tree)
-    assert devices.count() == 0 and devices.rank() == 0 and devices.worst(jnp.int32(4)) == 4
+    assert devices.count() == 0 and devices.rank() == 0 and devices.lowest(jnp.int32(4)) == 4
 
 
 def test_together_the_average_is_the_mean_over_learners():
@@ -342,9 +345,16 @@ def test_together_the_average_is_the_mean_over_learners():
     np.testing.assert_allclose(tree["x"][0], x.mean(0))
     np.testing.assert_allclose(tree["y"], 2 * x[:, 0].mean())
     np.testing.assert_allclose(on(mesh, devices.total, out=P())(x)[0], x.sum(0))
-    np.testing.assert_allclose(on(mesh, devices.worst, out=P())(x)[0], x.max(0))
+    np.testing.assert_allclose(on(mesh, devices.lowest, out=P())(x)[0], x.min(0))
+    np.testing.assert_allclose(on(mesh, devices.gather, out=P())(x)[:, 0], x)
     np.testing.assert_array_equal(on(mesh, lambda x: x[:, 0] * 0 + devices.rank())(x), np.arange(4))
     np.testing.assert_array_equal(on(mesh, lambda x: x[:, 0] * 0 + devices.count())(x), 4)
+
+
+def test_the_first_tensor_that_went_bad_is_named_on_several_devices():
+    codes = jnp.array([0, 3, 1, 0])
+    assert on(devices.mesh(jax.devices()[:4]), lambda x: health.everywhere(x[0]), out=P())(codes) == 1
+    assert health.earliest(codes) == 1 and health.earliest(0 * codes) == 0
 
 
 def test_gradients_under_the_average_are_those_of_the_whole_batch():

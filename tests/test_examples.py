@@ -57,7 +57,7 @@ def test_they_learn_together():
     state, returns = program.start(jnp.zeros(1, jnp.int32), {}), []
     for _ in range(3):
         state, metrics = program.run(state, 20)
-        finished = episodes.Finished(*(metrics[field].sum() for field in episodes.Finished._fields))
+        finished = episodes.merge(episodes.Finished(*(metrics[field] for field in episodes.Finished._fields)))
         returns.append(float(episodes.summary(finished)["episode/return_mean"]))
         assert np.all(metrics["health"] == 0)
     assert returns[-1] > max(0.7, returns[0])

@@ -235,6 +235,17 @@ def test_categorical_probabilities_sum_to_one_and_illegal_ones_are_zero():
         assert legal[policy.mode()]
 
 
+def test_illegal_ones_of_many_are_never_drawn_however_sums_are_rounded():
+    keys = jax.random.split(jax.random.key(1), 20)
+    for key in keys:
+        legal = jax.random.bernoulli(jax.random.fold_in(key, 1), 0.5, (1000,))
+        p = jnp.exp(Categorical.of(jax.random.normal(key, (1000,)), legal).logits)
+        curve = np.asarray(jax.lax.cummax(jnp.where(p > 0, jnp.cumsum(p), 0.0)))
+        assert not np.any((np.diff(curve) > 0) & ~np.asarray(legal)[1:])
+        draws = jax.vmap(Categorical.of(jax.random.normal(key, (1000,)), legal).sample)(jax.random.split(key, 200))
+        assert np.all(legal[draws])
+
+
 @pytest.mark.parametrize("n", [7, 100])
 def test_samples_come_as_often_as_they_should_and_illegal_ones_never(n):
     policy, legal = masked(n)

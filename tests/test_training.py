@@ -218,7 +218,7 @@ def test_a_run_without_a_readable_checkpoint_does_not_start_again(copy, capfd):
     log = (copy / "metrics.jsonl").read_bytes()
     for step in steps_of(copy):
         damage(copy, step, truncate)
-    assert main(["train", "--resume", str(copy)]) == 2
+    assert main(["train", "--resume", str(copy)]) == 1
     (line,) = [line for line in capfd.readouterr().err.splitlines() if line.startswith("boonta: no checkpoint")]
     assert "can be read" in line
     assert all(f"checkpoint {step} cannot be read" in line for step in steps_of(copy))
@@ -386,3 +386,37 @@ def test_the_member_that_is_not_finite_is_named(tmp_path, capfd):
     words = command("vtrace", tmp_path / "run", *SHORT, "--sweep", "learning_rate=1e-3,1e30")
     assert main(words) == 1
     assert "of learning_rate=1e+30,seed=0 is not finite" in capfd.readouterr().err
+
+
+def raising():
+    """An environment whose step has a fault."""
+    environment = broken()
+
+    def step(state, action, key):
+        raise ValueError("the corridor has no end")
+
+    return environment._replace(step=step)
+
+
+def test_a_fault_of_the_users_own_code_fails_the_run_with_its_traceback(tmp_path, capfd):
+    folder = tmp_path / "run"
+    assert main(command("vtrace", folder, *SHORT, env="test_training:raising")) == 1
+    err = capfd.readouterr().err
+    assert "Traceback" in err and err.splitlines()[-1] == "boonta: ValueError: the corridor has no end"
+
+
+def test_devices_are_chosen_that_divide_the_batch_as_well(tmp_path, capfd):
+    words = ("--set", "architecture.envs=64", "--set", "agent.batch=1")
+    assert main(["train", "vtrace", "boonta:catch", *SHORT, "--out", str(tmp_path / "run"), "--json", *words]) == 0
+
+
+def test_more_minibatches_than_a_device_has_trajectories_are_refused(tmp_path, capfd):
+    words = ("--devices", "2", *assigned(agent__core="gru", agent__batch=4, agent__minibatches=4))
+    assert main(["train", "ppo", "boonta:catch", *SHORT, "--out", str(tmp_path / "run"), "--json", *words]) == 2
+    (line,) = capfd.readouterr().err.splitlines()
+    assert "agent.minibatches must be at most 2" in line
+
+
+def test_a_batch_in_which_nothing_happened_is_no_fault(tmp_path, capfd):
+    words = assigned(agent__unroll=1, agent__batch=4)
+    assert main(["train", "vtrace", "boonta:catch", *SHORT, "--out", str(tmp_path / "run"), "--json", *words]) == 0

@@ -4,6 +4,7 @@ import argparse
 import dataclasses
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -21,6 +22,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ValueError, FileNotFoundError, FileExistsError, NotADirectoryError, PermissionError, ImportError) as error:
         print(f"boonta: {error}", file=sys.stderr)
         return USAGE
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
@@ -103,8 +106,8 @@ def _train(args: argparse.Namespace) -> int:
 
     run = {"steps": args.steps, "seed": args.seed, "seeds": args.seeds, "on_nan": args.on_nan, "sweep": args.sweep}
     assignments = list(args.assignments)
-    if args.devices not in (None, "auto"):
-        assignments.append(f"architecture.devices={args.devices}")
+    if args.devices is not None:
+        assignments.append(f"architecture.devices={0 if args.devices == 'auto' else args.devices}")
     if args.resume:
         if not (args.resume / "config.toml").is_file():
             raise FileNotFoundError(f"--resume {args.resume}: not a run folder, it has no config.toml")
@@ -270,7 +273,8 @@ def _start_jax(count: int, args: argparse.Namespace | None = None) -> None:
     flag = "--xla_force_host_platform_device_count"
     flags = os.environ.get("XLA_FLAGS", "")
     if flag not in flags:
-        os.environ["XLA_FLAGS"] = f"{flags} {flag}={count or cores()}".strip()
+        hosts = (args and args.processes) or 1
+        os.environ["XLA_FLAGS"] = f"{flags} {flag}={-(-count // hosts) or cores()}".strip()
     import jax
 
     if args is None:

@@ -12,7 +12,7 @@ from boonta.core.agent import Agent, Experience, Learner
 from boonta.core.devices import average
 from boonta.core.environment import Spec
 from boonta.core.flat import ravel
-from boonta.core.settings import setting, traced
+from boonta.core.settings import Refused, setting, traced
 from boonta.core.types import Array, Extras, Feedback, Key, Memory, Params, PyTree, Sample, TimeStep
 from boonta.nets.actor_critic import features
 from boonta.ops import normalizer
@@ -133,14 +133,17 @@ def ppo(spec: Spec, settings: Settings, total_updates: int = 0) -> Agent:
         transform = optimizer(settings.optimizer, step_size, hyper["max_grad_norm"], settings.epsilon)
         pieces = cut(params, hyper, sample)
         n, size = len(pieces.mask), len(pieces.mask) // settings.minibatches
+        if not size:
+            raise Refused(f"agent.minibatches must be at most {n}, what each device has, got {settings.minibatches}")
         orders = jax.vmap(lambda key: permutation(key, n))(jax.random.split(key, settings.epochs))
         orders = orders[:, : size * settings.minibatches].reshape(-1, size)
-        # What minibatches mean over all devices: known before the first step, so devices meet once for all of them.
-        weight, advantage = pieces.mask.sum(1), (pieces.mask * pieces.advantage).sum(1)
-        square = (pieces.mask * pieces.advantage**2).sum(1)
-        count, centre, square = average(jax.tree.map(lambda x: x[orders].sum(1), (weight, advantage, square)))
+        # What minibatches mean over all devices: known before the first step, so devices meet here for all of them.
+        mask, advantage = pieces.mask[orders], pieces.advantage[orders]
+        count, centre = average((mask.sum((1, 2)), (mask * advantage).sum((1, 2))))
         count = jnp.maximum(count, 1e-8)
-        centre, spread = centre / count, jnp.sqrt(jnp.maximum(square / count - (centre / count) ** 2, 0.0)) + 1e-8
+        centre /= count
+        spread = average((mask * (advantage - centre[:, None, None]) ** 2).sum((1, 2)))
+        spread = jnp.sqrt(spread / count) + 1e-8
 
         flat, unravel = ravel(params["network"])
 

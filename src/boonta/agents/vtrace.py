@@ -97,7 +97,7 @@ def vtrace(spec: Spec, settings: Settings, total_updates: int = 0) -> Agent:
             hyper["trace"], hyper["rho_clip"], hyper["pg_rho_clip"],
         )  # fmt: skip
         mask = (~first).astype(jnp.float32)
-        count = average(mask.sum())
+        count = jnp.maximum(average(mask.sum()), 1e-8)
         terms = {
             "loss/policy": -log_prob * advantage,
             "loss/value": 0.5 * (target - value[:, :-1]) ** 2,

@@ -15,7 +15,7 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from boonta.core import acting, devices, episodes, health, random
-from boonta.core.agent import Agent, Learner, check
+from boonta.core.agent import Agent, Experience, Learner, check
 from boonta.core.environment import Environment
 from boonta.core.types import Array, Feedback, Key, Params, PyTree
 from boonta.replay.once import once
@@ -49,6 +49,7 @@ class Anakin(NamedTuple):
         step: State -> (State, metrics), one iteration: unroll, then learn. Differentiable.
         steps_per_iteration: environment steps of one iteration, over all learner devices.
         updates_per_iteration: updates of one iteration.
+        lag: mean over these of the updates made since their experience was.
         tensors: () -> the names that metrics["health"] - 1 points to; 0 says that all is finite.
     """
 
@@ -56,6 +57,7 @@ class Anakin(NamedTuple):
     step: Callable[[State], tuple[State, dict[str, Array]]]
     steps_per_iteration: int
     updates_per_iteration: int
+    lag: float
     tensors: Callable[[], list[str]]
 
 
@@ -72,12 +74,7 @@ def make(agent: Agent, environment: Environment, envs: int, shards: int = 1) -> 
         ValueError: environments or a batch that devices, or each other, do not divide; replay that is not on-policy.
     """
     check(agent, jax.eval_shape(agent.init, jax.random.key(0)))
-    (length,) = {learner.experience.length for learner in agent.learners.values()}
-    for name, learner in agent.learners.items():
-        if learner.experience.sampler != "once":
-            raise ValueError(
-                f"{name}'s experience.sampler must be 'once' (on-policy) on anakin, got {learner.experience.sampler!r}"
-            )
+    length = _length(agent)
     batches = {name: learner.experience.batch for name, learner in agent.learners.items()}
     for what, n in {
         "environments (architecture.envs)": envs,
@@ -122,7 +119,7 @@ def make(agent: Agent, environment: Environment, envs: int, shards: int = 1) -> 
 
         stored = {name: replay.init(example) for name, replay in replays.items()}
         (stored, actors), (finished, bad) = _repeat(one, (stored, state.actors), rounds)
-        return stored, actors, jax.tree.map(jnp.sum, finished), jnp.max(bad)
+        return stored, actors, episodes.merge(finished), health.earliest(bad)
 
     def learn(
         name: str, learner: Learner, stored: PyTree, params: Params, private: PyTree, key: Key
@@ -150,7 +147,7 @@ def make(agent: Agent, environment: Environment, envs: int, shards: int = 1) -> 
             metrics |= jax.tree.map(jnp.mean, feedback.metrics)
         worse = health.first_bad(metrics)
         bad = jnp.where(bad > 0, bad, jnp.where(worse > 0, worse + len(observed_names), 0))
-        metrics |= {"health": devices.worst(bad)} | devices.total(finished)._asdict()
+        metrics |= {"health": health.everywhere(bad)} | episodes.merge(devices.gather(finished))._asdict()
         state = State(params, learners, actors, key, state.updates + updates, state.iterations + 1)
         return state, metrics
 
@@ -158,7 +155,30 @@ def make(agent: Agent, environment: Environment, envs: int, shards: int = 1) -> 
         _, metrics = jax.eval_shape(step, jax.eval_shape(init, random.key(0), {}))
         return observed_names + health.names({k: v for k, v in metrics.items() if k not in episodes.Finished._fields})
 
-    return Anakin(init, step, envs * rounds * length, updates, tensors)
+    lag = sum(n * (n - 1) / 2 for n in (envs * rounds // batch for batch in batches.values())) / updates
+    return Anakin(init, step, envs * rounds * length, updates, lag, tensors)
+
+
+def _length(agent: Agent) -> int:
+    """The length of the trajectories that all learners want.
+
+    Raises:
+        ValueError: lengths that differ, or a wish that on-policy learning on devices does not grant.
+    """
+    lengths = {name: learner.experience.length for name, learner in agent.learners.items()}
+    if len(set(lengths.values())) != 1:
+        raise ValueError(f"all learners must have the same experience.length on anakin, got {lengths}")
+    for name, learner in agent.learners.items():
+        wanted, granted = learner.experience, Experience(learner.experience.length, learner.experience.batch)
+        for field in Experience._fields:
+            if getattr(wanted, field) != getattr(granted, field):
+                raise ValueError(
+                    f"{name}'s experience.{field} must be {getattr(granted, field)!r} (on-policy) on anakin, "
+                    f"got {getattr(wanted, field)!r}"
+                )
+        if learner.insert is not None:
+            raise ValueError(f"{name}'s insert must be None (on-policy) on anakin")
+    return lengths.popitem()[1]
 
 
 def _repeat(body: Callable, carry: PyTree, n: int, xs: PyTree = None) -> tuple[PyTree, PyTree]:

@@ -1,4 +1,4 @@
-"""The two device axes, and the one collective that agents use."""
+"""The two device axes, and the collectives over one of them."""
 
 from typing import Any
 
@@ -16,8 +16,8 @@ POPULATION = "population"
 def average(tree: PyTree) -> PyTree:
     """The mean over all learner devices of all hosts; the identity where there is only one.
 
-    Drivers run updates in `shard_map(..., check_vma=False)`, where gradients arrive local to their device, so that this
-    mean is the only place where devices meet.
+    Drivers run updates in `shard_map(..., check_vma=False)`, where gradients arrive local to their device, so that
+    devices meet only here and in the collectives below.
     """
     if count() <= 1:
         return tree
@@ -31,9 +31,14 @@ def total(tree: PyTree) -> PyTree:
     return jax.lax.psum(tree, LEARNERS) if count() > 1 else tree
 
 
-def worst(code: Array) -> Array:
-    """The largest value over all learner devices of all hosts."""
-    return jax.lax.pmax(code, LEARNERS) if count() > 1 else code
+def lowest(x: Array) -> Array:
+    """The smallest value over all learner devices of all hosts."""
+    return jax.lax.pmin(x, LEARNERS) if count() > 1 else x
+
+
+def gather(tree: PyTree) -> PyTree:
+    """What each of the learner devices of all hosts has, [devices, ...]."""
+    return jax.lax.all_gather(tree, LEARNERS) if count() > 1 else jax.tree.map(lambda x: x[None], tree)
 
 
 def count() -> int:

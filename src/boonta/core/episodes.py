@@ -16,7 +16,14 @@ class Episode(NamedTuple):
 
 
 class Finished(NamedTuple):
-    """Sums over the episodes that ended, all float32 scalars: how many, returns, squared returns, steps."""
+    """The episodes that ended, all float32 scalars.
+
+    Attributes:
+        count: how many.
+        total: sum of their returns.
+        squares: sum of the squared distances of their returns from their mean.
+        length: sum of their steps.
+    """
 
     count: Array
     total: Array
@@ -46,8 +53,8 @@ def follow(episode: Episode, reward: Array, step_type: Array) -> tuple[Episode, 
 
     episode, each = jax.lax.scan(body, episode, (reward, step_type != FIRST), unroll=16)
     done = (step_type == LAST).astype(jnp.float32)
-    ended = Finished(done, done * each.total, done * each.total**2, done * each.length)
-    return episode, jax.tree.map(jnp.sum, ended)
+    ended = Finished(done, done * each.total, jnp.zeros_like(done), done * each.length)
+    return episode, merge(jax.tree.map(jnp.ravel, ended))
 
 
 def summary(finished: Finished) -> dict[str, Array]:
@@ -56,12 +63,15 @@ def summary(finished: Finished) -> dict[str, Array]:
     mean = finished.total / count
     return {
         "episode/return_mean": mean,
-        "episode/return_std": jnp.sqrt(jnp.maximum(finished.squares / count - mean**2, 0.0)),
+        "episode/return_std": jnp.sqrt(finished.squares / count),
         "episode/length_mean": finished.length / count,
         "episode/count": count,
     }
 
 
-def add(left: Finished, right: Finished) -> Finished:
-    """Both together."""
-    return jax.tree.map(jnp.add, left, right)
+def merge(parts: Finished) -> Finished:
+    """Many [K] as one; squares by the parallel form of Welford's method (Chan et al. 1979)."""
+    count, total = jnp.sum(parts.count), jnp.sum(parts.total)
+    apart = parts.total / jnp.maximum(parts.count, 1.0) - total / jnp.maximum(count, 1.0)
+    squares = jnp.sum(parts.squares + parts.count * apart**2)
+    return Finished(count, total, squares, jnp.sum(parts.length))

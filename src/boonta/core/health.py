@@ -3,7 +3,10 @@
 import jax
 import jax.numpy as jnp
 
+from boonta.core import devices
 from boonta.core.types import Array, PyTree
+
+_FINE = 2**31 - 1
 
 
 def names(tree: PyTree) -> list[str]:
@@ -14,6 +17,24 @@ def names(tree: PyTree) -> list[str]:
         for path, leaf in leaves
         if jnp.issubdtype(leaf.dtype, jnp.floating)
     ]
+
+
+def earliest(codes: Array) -> Array:
+    """int32 [], the smallest of the codes [...] that is not 0; 0 where all are."""
+    return _opened(jnp.min(_closed(codes)))
+
+
+def everywhere(code: Array) -> Array:
+    """`earliest` over all learner devices of all hosts."""
+    return _opened(devices.lowest(_closed(code)))
+
+
+def _closed(code: Array) -> Array:
+    return jnp.where(code > 0, code, _FINE)
+
+
+def _opened(code: Array) -> Array:
+    return jnp.where(code == _FINE, 0, code)
 
 
 def first_bad(tree: PyTree) -> Array:

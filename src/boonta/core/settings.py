@@ -10,6 +10,10 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 T = TypeVar("T")
 
 
+class Refused(ValueError):
+    """A setting that turns out to be impossible only where the run is put together."""
+
+
 def setting(
     default: Any, doc: str, *, low: float | None = None, high: float | None = None, traced: bool = False
 ) -> Any:

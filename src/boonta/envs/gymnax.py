@@ -46,7 +46,8 @@ def make(name: str, **settings: Any) -> Environment:
     """
     if name not in registration.registered_envs:
         raise unknown("environment of the family 'gymnax'", name, names())
-    game, params = _configure(name, settings)
+    with jax.ensure_compile_time_eval():  # constructors make arrays, which a caller's trace must not catch
+        game, params = _configure(name, settings)
     action_space = _action_space(name, game.action_space(params))
     binary = name.endswith("-MinAtar")
 

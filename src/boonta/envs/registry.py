@@ -84,6 +84,10 @@ def _call(factory: Callable[..., Any], name: str, settings: Mapping[str, Any]) -
             if key not in allowed:
                 raise unknown(f"setting of {name}", key, allowed)
     try:
+        inspect.signature(factory).bind(**settings)
+    except TypeError as error:
+        raise ValueError(f"{name} cannot be made with {settings or 'no settings'}: {error}") from None
+    try:
         hints = get_type_hints(factory)
     except (NameError, TypeError):  # names that only a type checker imports; a partial
         hints = {}

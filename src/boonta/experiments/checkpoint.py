@@ -1,5 +1,6 @@
 """Checkpoints that are whole or are not there, and that notice when they are no longer what was saved."""
 
+import itertools
 import logging
 import shutil
 import zlib
@@ -103,10 +104,16 @@ class Checkpoints:
         raise ValueError(f"no checkpoint in {self._folder} can be read: {'; '.join(passed_over)}")
 
     def set_aside(self, after: int) -> None:
-        """Rename the checkpoints later than `after`: they are damaged, and their places are needed."""
-        for step in self.steps():
+        """Rename the checkpoints later than `after`: they are damaged, and their places are needed. On all hosts."""
+        for step in self.steps() if jax.process_index() == 0 else ():
             if step > after:
-                (self._folder / str(step)).rename(self._folder / f"damaged-{step}")
+                names = (f"damaged-{step}{'+' * n}" for n in itertools.count())
+                free = next(name for name in names if not (self._folder / name).exists())
+                (self._folder / str(step)).rename(self._folder / free)
+        if jax.process_count() > 1:
+            from jax.experimental import multihost_utils
+
+            multihost_utils.sync_global_devices("damaged checkpoints set aside")
         self._manager.reload()
 
     def steps(self) -> list[int]:

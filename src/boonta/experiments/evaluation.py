@@ -25,7 +25,7 @@ class Scores(NamedTuple):
 
 
 def episodes(
-    agent: Agent, environment: Environment, params: Params, key: Key, first: Array | int, count: int
+    agent: Agent, environment: Environment, params: Params, key: Key, first: Array | int, count: int, of: int = 0
 ) -> Scores:
     """Play one episode in each of `count` environments at once; compiled as one loop that ends with the last of them.
 
@@ -36,8 +36,9 @@ def episodes(
         key: consumed.
         first: int32 scalar, the index of the first environment: it decides which episodes these are.
         count: environments.
+        of: environments over all devices, if these are a part of them.
     """
-    begin = partial(acting.begin, agent, environment, params, count=count, key=key)
+    begin = partial(acting.begin, agent, environment, params, count=of or count, key=key)
     actors = jax.vmap(lambda index: begin(index=index))(first + jnp.arange(count, dtype=jnp.int32))
 
     def play(actor: acting.Actor, total: Array, length: Array, done: Array) -> tuple[acting.Actor, Array, Array, Array]:

@@ -55,6 +55,7 @@ def commit() -> str | None:
         return answer.stdout.strip()
 
     try:
+        git("ls-files", "--error-unmatch", Path(__file__).name)  # else the checkout around is another project's
         return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain", "--untracked-files=no") else "")
     except (OSError, subprocess.SubprocessError):
         return None

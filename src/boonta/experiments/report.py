@@ -111,7 +111,10 @@ def _tiles(run: Run) -> list[tuple[str, str, str]]:
         note = f"{len(members)} members" + (f", {note}" if note else "")
     spread = f" <i>± {_number(std)}</i>" if std is not None else ""
     goal = run.config.get("run", {}).get("steps")
+    goal = goal * max(1, len(members)) if finite(goal) else goal
     steps, seconds = _reached(run, "env_steps"), _reached(run, "seconds")
+    if steps is not None and not finite(result.get("env_steps")):  # the log counts those of one member
+        steps *= max(1, len(members))
     compiling = result.get("compile_seconds")
     return [
         (label, _number(mean) + spread, note),

@@ -5,6 +5,7 @@ import shlex
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -12,7 +13,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
@@ -22,6 +22,7 @@ from boonta.core import devices, random
 from boonta.core import episodes as counting
 from boonta.core.agent import Agent
 from boonta.core.environment import Environment
+from boonta.core.settings import Refused
 from boonta.core.types import PyTree
 from boonta.experiments import config as configuration
 from boonta.experiments import evaluation, files, machine, registry
@@ -62,17 +63,13 @@ def build(config: Config) -> Built:
     Raises:
         ValueError: more devices asked than there are, or numbers that do not divide.
     """
-    try:
-        environment = envs.make(config.env, **config.env_settings)
-    except TypeError as error:  # such as a word where the factory counts
-        told = ", ".join(f"env.{key}={value!r}" for key, value in config.env_settings.items())
-        raise ValueError(f"{config.env} cannot be made with {told or 'no settings'}: {error}") from error
+    environment = envs.make(config.env, **config.env_settings)
     entry = registry.agent(config.agent)
     population = configuration.members(config)
     agent = entry.factory(environment.spec, config.agent_settings)
-    batch = max(learner.experience.batch for learner in agent.learners.values())
-    count = config.architecture_settings.envs or batch
-    chosen = _devices(config, count, len(population))
+    batches = [learner.experience.batch for learner in agent.learners.values()]
+    count = config.architecture_settings.envs or max(batches)
+    chosen = _devices(config, [count, *batches], len(population))
     across = int(np.gcd(len(population), len(chosen)))
     shards = len(chosen) // across
     unit = anakin.make(agent, environment, count, shards)
@@ -87,22 +84,26 @@ def build(config: Config) -> Built:
     return Built(agent, environment, unit, program, population, iterations)
 
 
-def _devices(config: Config, count: int, population: int) -> list[Any]:
-    there = jax.devices()
+def _devices(config: Config, numbers: list[int], population: int) -> list[Any]:
+    """The devices asked for, or as many as suit: `numbers` (environments first) must be divided among them."""
+    there, hosts = jax.devices(), jax.process_count()
     asked = config.architecture_settings.devices
     if asked > len(there):
         raise ValueError(
             f"architecture.devices is {asked}, but there are {len(there)} of {there[0].platform}; "
             f"allowed: 1 to {len(there)}, or 0 for auto"
         )
+    if asked % hosts:
+        raise ValueError(f"architecture.devices must be a multiple of the number of hosts, got {asked} and {hosts}")
     if asked:
-        return there[:asked]
-    if jax.process_count() > 1 or there[0].platform != "cpu":
+        return [d for host in range(hosts) for d in [d for d in there if d.process_index == host][: asked // hosts]]
+    if hosts > 1 or there[0].platform != "cpu":
         return there
 
     def suits(n: int) -> bool:
         shards = n // int(np.gcd(population, n))
-        return shards == 1 or (count % shards == 0 and count // shards >= ENVS_PER_DEVICE)
+        divide = all(number % shards == 0 for number in numbers)
+        return shards == 1 or (divide and numbers[0] // shards >= ENVS_PER_DEVICE)
 
     return there[: max(n for n in range(1, len(there) + 1) if suits(n))]
 
@@ -122,24 +123,26 @@ def train(config: Config, folder: Path, resume: bool = False, quiet: bool = Fals
         Interrupted: SIGINT or SIGTERM; the run was saved.
         ValueError: the configuration cannot run here.
     """
-    started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     built = build(config)
     lead = jax.process_index() == 0
-    record: dict[str, Any] = {
+    now: dict[str, Any] = {
         "versions": machine.versions(),
         "devices": _describe(built),
         "machine": machine.machine(),
         "commit": machine.commit(),
         "command": shlex.join(sys.argv),
-        "seed": config.run.seed,
-        "status": "running",
-        "cause": None,
-        "started": started,
+        "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
+    record = now | {"seed": config.run.seed}
+    folder.mkdir(parents=True, exist_ok=True)
+    if resume:  # what stands in the folder is touched only once it is clear that the run can go on
+        record = files.read_json(folder / "run.json")
+        record["resumed"] = [*record.get("resumed", []), now]
+    with _explained():
+        run = _Run(config, folder, built, resume, quiet)
+    record |= {"status": "running", "cause": None}
     if lead:
-        folder.mkdir(parents=True, exist_ok=True)
-        if not resume:
-            files.write_text(folder / "config.toml", configuration.write(config))
+        files.write_text(folder / "config.toml", configuration.write(config))
         files.write_json(folder / "run.json", record)
         if not quiet:
             recipe = f", recipe {config.run.recipe}" if config.run.recipe else ""
@@ -157,18 +160,37 @@ def train(config: Config, folder: Path, resume: bool = False, quiet: bool = Fals
                 print(f"boonta: {folder / 'run.json'} could not be written: {error}", file=sys.stderr)
 
     try:
-        summary = _Run(config, folder, built, resume, quiet).go()
+        with _explained():
+            summary = run.go()
     except Interrupted as stop:
         end("interrupted", str(stop))
+        raise
+    except KeyboardInterrupt:
+        end("interrupted", "a second signal did not wait; go on from the last checkpoint with --resume")
         raise
     except OSError as error:
         end("failed", str(error))
         raise Failed(str(error)) from error
+    except Failed as error:
+        end("failed", str(error))
+        raise
     except BaseException as error:
         end("failed", f"{type(error).__name__}: {error}")
         raise
     end("done", None, summary)
     return Result(summary | {"out": str(folder), "status": "done"}, folder)
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """What no message of ours explains fails the run, with its traceback."""
+    try:
+        yield
+    except (Failed, Interrupted, Refused, OSError):
+        raise
+    except Exception as error:
+        traceback.print_exc()
+        raise Failed(f"{type(error).__name__}: {error}") from error
 
 
 class _Run:
@@ -181,12 +203,16 @@ class _Run:
         self.per_iteration = built.unit.steps_per_iteration
         self.done = 0  # iterations
         self.seconds = 0.0
+        self.best = -1e300  # the best evaluation so far; JSON has no infinity
         self.compiled: dict[int, Callable] = {}
         self.compile_seconds = 0.0
         self.state = self._start()
         self.evaluate = _evaluator(built, config.run.eval_episodes)
         if resume:
-            self._restore()
+            try:
+                self._restore()
+            except (FileNotFoundError, ValueError) as error:
+                raise Failed(str(error)) from error
 
     def go(self) -> dict[str, Any]:
         run, total = self.config.run, self.built.iterations
@@ -208,13 +234,15 @@ class _Run:
                 self._check(metrics, n)
                 steps, ended, stop = self.done * self.per_iteration, self.done == total, _agreed(received)
                 returns = [row["episode/return_mean"] for row in rows]
-                speed = n * self.per_iteration * len(rows) / elapsed
+                speed = n * self.per_iteration / elapsed
                 bar.update(steps, speed, float(np.nanmean(returns)) if not np.isnan(returns).all() else None)
                 due = ended or self.done % evaluate_every == 0
                 if due:
                     scores = self.evaluate(self.state.params)
                     log(self._evaluation_rows(scores))
-                if ended or stop or self.done % save_every == 0:
+                    score = float(np.mean(scores.returns))
+                    better, self.best = score > self.best, max(self.best, score)
+                if ended or stop or self.done % save_every == 0 or (due and better):
                     self._save(scores if due else None)
                 if stop and not ended:
                     where = f"boonta train --resume {self.folder}"
@@ -248,10 +276,10 @@ class _Run:
         for message in found.passed_over:
             print(f"boonta: WARNING: {message}; going on from the one before", file=sys.stderr)
         steps = int(found.facts["env_steps"])
-        if self.lead and found.passed_over:
+        if found.passed_over:
             self.checkpoints.set_aside(after=steps)
         self.state, self.done = found.state, int(found.facts["iterations"])
-        self.seconds = float(found.facts["seconds"])
+        self.seconds, self.best = float(found.facts["seconds"]), float(found.facts["best"])
         print(f"boonta: going on from step {steps} of {self.folder}", file=sys.stderr)
 
     def _save(self, scores: evaluation.Scores | None) -> None:
@@ -259,6 +287,7 @@ class _Run:
         facts = {
             "iterations": self.done,
             "seconds": self.seconds,
+            "best": self.best,
             "updates": self.done * self.built.unit.updates_per_iteration,
         }
         self.checkpoints.save(self.done * self.per_iteration, self.state, facts, score)
@@ -305,13 +334,13 @@ class _Run:
         speed = n * self.per_iteration * len(self.built.members) / elapsed
         for i in range(len(self.built.members)):
             mine = {key: values[i] for key, values in metrics.items()}
-            finished = counting.Finished(*(jnp.float32(np.sum(mine.pop(field))) for field in counting.Finished._fields))
+            finished = counting.merge(counting.Finished(*(mine.pop(field) for field in counting.Finished._fields)))
             mine.pop("health")
             rows.append(
                 self._where(i)
                 | {"updates": self.done * self.built.unit.updates_per_iteration, "steps_per_second": speed}
                 | counting.summary(finished)
-                | {"policy_lag_mean": 0.0}
+                | {"policy_lag_mean": self.built.unit.lag}
                 | {key: float(np.mean(values)) for key, values in mine.items()}
             )
         return rows
@@ -358,7 +387,7 @@ def _evaluator(built: Built, count: int) -> Callable[[PyTree], evaluation.Scores
     def one(params: PyTree) -> evaluation.Scores:
         first = devices.rank() * (count // split) if split > 1 else 0
         key = random.key(evaluation.SEED)
-        return evaluation.episodes(built.agent, built.environment, params, key, first, count // split)
+        return evaluation.episodes(built.agent, built.environment, params, key, first, count // split, of=count)
 
     out = specs.actors if split > 1 else specs.updates
     mapped = jax.shard_map(
@@ -393,13 +422,14 @@ def _agreed(received: list[int]) -> int:
 
 @contextmanager
 def _signals() -> Iterator[list[int]]:
-    """SIGINT and SIGTERM are collected in the list that this gives; the second one ends the process as usual."""
+    """The first SIGINT or SIGTERM is put into the list that this gives; a second one ends the process as usual."""
     seen: list[int] = []
     before: dict[int, Any] = {}
 
     def note(number: int, frame: Any) -> None:
         seen.append(number)
-        signal.signal(number, before[number])
+        for each, handler in before.items():
+            signal.signal(each, handler)
 
     try:
         for number in (signal.SIGINT, signal.SIGTERM):

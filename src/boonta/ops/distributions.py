@@ -38,7 +38,10 @@ class Categorical(NamedTuple):
         n = p.shape[-1]
         # A triangle of sums: on a CPU a cumulative sum is a slow window reduction.
         below = jnp.tril(jnp.ones((n, n), bool))
-        cumulative = jnp.sum(jnp.where(below, p, 0.0), axis=-1) if n <= 64 else jnp.cumsum(p)
+        if n <= 64:
+            cumulative = jnp.sum(jnp.where(below, p, 0.0), axis=-1)
+        else:  # rounding differs from sum to sum, which must not lift the curve where the probability is 0
+            cumulative = jax.lax.cummax(jnp.where(p > 0, jnp.cumsum(p), 0.0))
         # uniform < 1, so the threshold lies below the total and an action of probability 0 is never drawn.
         return jnp.sum(cumulative <= jax.random.uniform(key) * cumulative[-1], dtype=jnp.int32)
 
