@@ -152,13 +152,15 @@ def ppo(spec: Spec, settings: Settings, total_updates: int = 0) -> Agent:
         ) -> tuple[tuple[Array, PyTree], dict[str, Array]]:
             flat, moments = carry
             indices, count, centre, spread = xs
-            piece = jax.tree.map(lambda x: x[indices], pieces)
-            if settings.normalize_advantages:
-                piece = piece._replace(advantage=(piece.advantage - centre) / spread)
-
             weights = unravel(flat)
-            gradient = jax.grad(loss, has_aux=True)
-            grads, metrics = summed(lambda piece: gradient(weights, hyper, piece, count), piece)
+
+            def gradient(indices: Array) -> tuple[PyTree, dict[str, Array]]:
+                piece = jax.tree.map(lambda x: x[indices], pieces)
+                if settings.normalize_advantages:
+                    piece = piece._replace(advantage=(piece.advantage - centre) / spread)
+                return jax.grad(loss, has_aux=True)(weights, hyper, piece, count)
+
+            grads, metrics = summed(gradient, indices)
             grads = average(ravel(grads)[0])
             steps, moments = transform.update(grads, moments, flat)
             return (flat + steps, moments), metrics | {"loss/grad_norm": optax.tree.norm(grads)}  # type: ignore[operator]
