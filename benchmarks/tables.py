@@ -114,7 +114,8 @@ def _summary() -> str:
         ours = here["ours"]["median"]
         mine = f"{_short(ours)}, {here['ours']['devices']}"
         lines.append([cell.replace("/", " × ") + " environments", mine, _short(best), f"{ours / best:.2f}"])
-    return _table(["PPO, steps/s on two cores", "Boonta, devices", "best of rejax and PureJaxRL, one device", "ratio"], lines)
+    head = ["PPO, steps/s on two cores", "Boonta, devices", "best of rejax and PureJaxRL, one device", "ratio"]
+    return _table(head, lines)
 
 
 def _curves() -> str:
