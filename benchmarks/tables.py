@@ -112,8 +112,10 @@ def _summary() -> str:
         here = {_kind(row): row for row in rows if row["cell"] == cell}
         best = max(here[name]["median"] for name in ("rejax", "purejaxrl") if name in here)
         ours = here["ours"]["median"]
-        lines.append([cell.replace("/", " × ") + " environments", _short(ours), _short(best), f"{ours / best:.2f}"])
-    return _table(["PPO, steps/s on two cores", "Boonta", "best of rejax and PureJaxRL", "ratio"], lines)
+        mine = f"{_short(ours)}, {here['ours']['devices']}"
+        lines.append([cell.replace("/", " × ") + " environments", mine, _short(best), f"{ours / best:.2f}"])
+    head = ["PPO, steps/s on two cores", "Boonta, devices", "best of rejax and PureJaxRL, one device", "ratio"]
+    return _table(head, lines)
 
 
 def _curves() -> str:

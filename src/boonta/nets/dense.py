@@ -12,7 +12,7 @@ class Dense(nn.Module):
     """y = x W + b, with W kept so that the longer of its sides comes last: [d, features] or [features, d].
 
     Both are one matrix product to a GPU. On a CPU the gradient of W is faster by up to a factor of five in this
-    layout, that of a whole perceptron by a tenth (docs/benchmarks.md).
+    layout, that of a whole perceptron by a tenth (docs/decisions/0015-kernels-longer-side-last.md).
 
     Attributes:
         features: width of the output.

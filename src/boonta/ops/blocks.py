@@ -7,8 +7,8 @@ import jax.numpy as jnp
 
 from boonta.core.types import Array, PyTree, batch_size
 
-IMAGES = 32  # measured, see docs/benchmarks.md
-ROWS = 1024  # likewise
+IMAGES = 32  # measured by benchmarks/anakin/convolution.py
+ROWS = 1024  # measured, see docs/decisions/0014-gradients-in-blocks-on-a-cpu.md
 
 
 def mapped(function: Callable[[Array], Array], x: Array, block: int = IMAGES) -> Array:
