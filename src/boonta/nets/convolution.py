@@ -58,7 +58,7 @@ def _by_matmul(x: Array, kernel: Array, stride: int, padding: str) -> Array:
     x = x.reshape(-1, rows, columns, stride * stride * channels)
     patches = [x[:, i : i + height, j : j + width] for i in range(cells) for j in range(cells)]
     kernel = kernel.reshape(cells, stride, cells, stride, channels, features).transpose(0, 2, 1, 3, 4, 5)
-    # The longer side last, as in Dense; without the barrier the two transpositions would cancel.
+    # The longer side last makes its gradient faster; without the barrier the two transpositions would cancel.
     kernel = jax.lax.optimization_barrier(kernel.reshape(-1, features).T)
     return jnp.concatenate(patches, axis=-1) @ kernel.T
 

@@ -1,22 +1,20 @@
-"""Dense layers whose gradients are fast on a CPU."""
+"""The dense layer of all networks here."""
 
 from collections.abc import Callable
 
 import flax.linen as nn
 import jax.numpy as jnp
 
-from boonta.core.types import Array, Key
+from boonta.core.types import Array
+from boonta.ops.product import product
 
 
 class Dense(nn.Module):
-    """y = x W + b, with W kept so that the longer of its sides comes last: [d, features] or [features, d].
-
-    Both are one matrix product to a GPU. On a CPU the gradient of W is faster by up to a factor of five in this
-    layout, that of a whole perceptron by a tenth (docs/decisions/0015-kernels-longer-side-last.md).
+    """y = x W + b, with the parameters of flax.linen.Dense and the product of `ops.product`.
 
     Attributes:
         features: width of the output.
-        kernel_init: makes W as [d, features].
+        kernel_init: makes W, [d, features].
     """
 
     features: int
@@ -25,13 +23,6 @@ class Dense(nn.Module):
     @nn.compact
     def __call__(self, x: Array) -> Array:
         """float32 [..., d] -> float32 [..., features]."""
-        width = x.shape[-1]
-        turned = width > self.features
-
-        def init(key: Key) -> Array:
-            kernel = self.kernel_init(key, (width, self.features), jnp.float32)
-            return kernel.T if turned else kernel
-
-        kernel = self.param("kernel", init)
+        kernel = self.param("kernel", self.kernel_init, (x.shape[-1], self.features), jnp.float32)
         bias = self.param("bias", nn.initializers.zeros, (self.features,), jnp.float32)
-        return x @ (kernel.T if turned else kernel) + bias
+        return product(x, kernel) + bias
