@@ -18,7 +18,7 @@ def main(argv: Sequence[str] | None = None) -> list[Row]:
     options.add_argument("--devices", type=numbers, help="device counts (default 1,2,4,8)")
     options.add_argument("--environment", default="gymnax:CartPole-v1", help="ENV (default gymnax:CartPole-v1)")
     options.add_argument("--envs", type=int, default=64, help="environments of each device (default 64)")
-    options.add_argument("--steps", type=int, default=1 << 20, help="environment steps of each device (default 1048576)")
+    options.add_argument("--steps", type=int, default=1 << 20, help="environment steps of each device (default 2^20)")
     args = parse(options, argv)
     most = 8 if machine()["backend"] == "cpu" else machine()["devices"]
     counts = args.devices or [n for n in ((1, 2) if args.quick else (1, 2, 4, 8)) if n <= most]
