@@ -47,7 +47,7 @@ def machine() -> dict[str, Any]:
 
 
 def commit() -> str | None:
-    """The commit of the code that runs, with `+` where it was changed since; None outside a checkout."""
+    """The commit of the code that runs, with `+` where code was changed since; None outside a checkout."""
     here = Path(__file__).parent
 
     def git(*words: str) -> str:
@@ -56,6 +56,8 @@ def commit() -> str | None:
 
     try:
         git("ls-files", "--error-unmatch", Path(__file__).name)  # else the checkout around is another project's
-        return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain", "--untracked-files=no") else "")
+        results = (":(top,exclude)benchmarks/results", ":(top,exclude)docs", ":(top,exclude)README.md")
+        changed = git("status", "--porcelain", "--untracked-files=no", "--", ":(top)", *results)
+        return git("rev-parse", "HEAD") + ("+" if changed else "")
     except (OSError, subprocess.SubprocessError):
         return None
