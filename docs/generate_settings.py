@@ -28,7 +28,7 @@ The keys of `env` are the arguments of the environment's factory: see [environme
 
 def page() -> str:
     """The text of docs/settings.md."""
-    parts = [HEAD, "## `agent`: the network, of every agent\n", table(common.NetworkSettings)]
+    parts = [HEAD, "## `agent`: network and rewards, of every agent of ours\n", table(common.NetworkSettings)]
     shared = {field.name for field in dataclasses.fields(common.NetworkSettings)}
     for name in registry.AGENTS:
         parts += [f"## `agent`: {name}\n", table(registry.agent(name).settings, without=shared)]

@@ -12,8 +12,9 @@ from jax.sharding import PartitionSpec as P
 from boonta.agents import ppo
 from boonta.architectures import anakin
 from boonta.core import acting, agent, devices, episodes, health
-from boonta.core.environment import Continuous, Discrete, advance, proceed, start
+from boonta.core.environment import Continuous, Discrete, Environment, Spec, advance, check, proceed, start
 from boonta.core.flat import ravel
+from boonta.core.settings import Refused
 from boonta.core.types import FIRST, LAST, MID, Sample, batch_size, select
 from boonta.envs import catch
 from boonta.envs.wrappers import time_limit
@@ -465,3 +466,20 @@ def test_annealing_ends_at_zero():
     np.testing.assert_allclose(
         np.array(rates) / float(params["settings"]["learning_rate"]), [1, 0.75, 0.5, 0.25, 0], atol=1e-6
     )
+
+
+@pytest.mark.parametrize(("shape", "dtype"), [((3,), jnp.float32), ((2,), jnp.int32)])
+@pytest.mark.parametrize("which", ["reset", "step"])
+def test_observations_are_held_to_the_spec(which, shape, dtype):
+    spec = Spec("corridor", jax.ShapeDtypeStruct((2,), jnp.float32), Discrete(2))
+    right, wrong = jnp.zeros(2), jnp.zeros(shape, dtype)
+
+    def reset(key):
+        return (), start(wrong if which == "reset" else right, spec.action)
+
+    def step(state, action, key):
+        return (), proceed(wrong if which == "step" else right, action, 0.0, False)
+
+    told = rf"corridor: {which} returns the observation {np.dtype(dtype).name}\[{shape[0]}\], but .* float32\[2\]"
+    with pytest.raises(Refused, match=told):
+        check(Environment(spec, reset, step))

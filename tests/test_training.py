@@ -420,3 +420,28 @@ def test_more_minibatches_than_a_device_has_trajectories_are_refused(tmp_path, c
 def test_a_batch_in_which_nothing_happened_is_no_fault(tmp_path, capfd):
     words = assigned(agent__unroll=1, agent__batch=4)
     assert main(["train", "vtrace", "boonta:catch", *SHORT, "--out", str(tmp_path / "run"), "--json", *words]) == 0
+
+
+def test_a_run_that_is_done_is_left_as_it_is(copy, capfd):
+    before = (copy / "run.json").read_bytes()
+    assert main(["train", "--resume", str(copy), "--json"]) == 0
+    told = capfd.readouterr()
+    assert "made all its steps already" in told.err
+    assert json.loads(told.out.splitlines()[-1])["status"] == "done"
+    assert (copy / "run.json").read_bytes() == before
+
+
+def test_a_folder_says_why_it_cannot_be_used(copy, tmp_path, capfd):
+    file = tmp_path / "file"
+    file.write_text("")
+    shutil.rmtree(copy / "checkpoints")
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "thing").write_text("")
+    for folder, words in (
+        (copy, "before its first checkpoint; delete it"),
+        (file, "is a file"),
+        (other, "no run is in"),
+    ):
+        assert main(["train", "--out", str(folder)]) == 2
+        assert words in capfd.readouterr().err

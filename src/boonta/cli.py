@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -42,12 +43,11 @@ class _Parser(argparse.ArgumentParser):
 
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="boonta", description="Write an agent once; run it on one chip, a pod, or a fleet.")
+    parser.add_argument("--version", action="version", version=f"boonta {version('boonta')}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
     def command(name: str, function: Any, text: str) -> argparse.ArgumentParser:
-        sub = commands.add_parser(
-            name, help=text, description=text, formatter_class=argparse.ArgumentDefaultsHelpFormatter
-        )
+        sub = commands.add_parser(name, help=text, description=text)
         sub.set_defaults(command=function)
         return sub
 
@@ -56,17 +56,24 @@ def _parser() -> argparse.ArgumentParser:
     train.add_argument("env", nargs="?", help="family:Name of `boonta list envs`, or module:factory")
     train.add_argument("--on", metavar="ARCHITECTURE", help="where it runs: anakin")
     train.add_argument("--steps", metavar="N", type=_count, help="environment steps of one member")
-    train.add_argument("--seed", metavar="S", type=int)
+    train.add_argument("--seed", metavar="S", type=int, help="the first seed")
     train.add_argument("--seeds", metavar="K", type=int, help="train K seeds in one program")
     train.add_argument(
         "--sweep", metavar="KEY=V1,V2", action="append", help="train a grid of a continuous setting in one program"
     )
     train.add_argument("--out", metavar="DIR", type=Path, help="the run folder (default: runs/AGENT-ENV-TIME)")
     train.add_argument("--config", metavar="FILE", help="a TOML file, the name of a recipe, or none for bare defaults")
-    train.add_argument("--set", metavar="TABLE.KEY=VALUE", action="append", default=[], dest="assignments")
+    train.add_argument(
+        "--set",
+        metavar="TABLE.KEY=VALUE",
+        action="append",
+        default=[],
+        dest="assignments",
+        help="any setting, repeatable",
+    )
     train.add_argument("--resume", metavar="RUN", type=Path, help="go on where the run in this folder was")
     train.add_argument("--devices", metavar="N", help="devices to use, or auto")
-    train.add_argument("--on-nan", choices=("stop", "ignore"))
+    train.add_argument("--on-nan", choices=("stop", "ignore"), help="what to do about what is not finite")
     train.add_argument("--json", action="store_true", help="one JSON object as the last line")
     train.add_argument("--coordinator", metavar="HOST:PORT", help="several hosts: the address of the first")
     train.add_argument("--processes", metavar="N", type=int, help="several hosts: how many")
@@ -77,16 +84,18 @@ def _parser() -> argparse.ArgumentParser:
 
     evaluate = command("eval", _eval, "Evaluate a run: greedy episodes.")
     evaluate.add_argument("run", type=Path)
-    evaluate.add_argument("--episodes", metavar="N", type=int, default=100)
-    evaluate.add_argument("--json", action="store_true")
+    evaluate.add_argument("--episodes", metavar="N", type=int, default=100, help="greedy episodes (default: 100)")
+    evaluate.add_argument("--json", action="store_true", help="one JSON object as the last line")
     watch = command("watch", _watch, "Film one greedy episode of a run.")
     watch.add_argument("run", type=Path)
     watch.add_argument("--out", metavar="FILE", type=Path, help="a .gif or an .mp4 (default: RUN/watch.gif)")
-    watch.add_argument("--steps", metavar="N", type=int, default=1000, help="at most so many steps")
-    watch.add_argument("--seed", metavar="S", type=int, default=0)
+    watch.add_argument("--steps", metavar="N", type=int, default=1000, help="at most so many steps (default: 1000)")
+    watch.add_argument("--seed", metavar="S", type=int, default=0, help="of the episode (default: 0)")
     for sub in (evaluate, watch):
-        sub.add_argument("--checkpoint", metavar="WHICH", default="latest", help="latest, best, or a step count")
-        sub.add_argument("--member", metavar="I", type=int, default=0, help="of a run of several seeds or settings")
+        sub.add_argument(
+            "--checkpoint", metavar="WHICH", default="latest", help="latest (default), best, or a step count"
+        )
+        sub.add_argument("--member", metavar="I", type=int, default=0, help="of several seeds or settings (default: 0)")
     report = command("report", _report, "Write one self-contained HTML page about runs.")
     report.add_argument("runs", nargs="+", type=Path)
     report.add_argument("--out", metavar="FILE.html", type=Path)
@@ -126,7 +135,7 @@ def _train(args: argparse.Namespace) -> int:
             ":", "-"
         )
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise FileExistsError(f"--out {folder} is not empty; name another folder, or go on with --resume {folder}")
+            raise FileExistsError(_occupied(folder))
     _start_jax(config.architecture_settings.devices, args)
     from boonta.experiments import files, report, training
 
@@ -155,13 +164,26 @@ def _train(args: argparse.Namespace) -> int:
     return 0
 
 
+def _occupied(folder: Path) -> str:
+    if not folder.is_dir():
+        return f"--out {folder} is a file; name a folder"
+    if not (folder / "config.toml").is_file():
+        return f"--out {folder} is not empty, and no run is in it; name another folder"
+    if not any((folder / "checkpoints").glob("[0-9]*")):
+        return f"--out {folder} holds a run that ended before its first checkpoint; delete it, or name another folder"
+    return f"--out {folder} is not empty; name another folder, or go on with --resume {folder}"
+
+
 def _eval(args: argparse.Namespace) -> int:
     _start_jax(1)
     from boonta.experiments import files, runs
 
-    summary = runs.evaluate(runs.open_run(args.run, args.checkpoint, args.member), args.episodes)
+    run = runs.open_run(args.run, args.checkpoint, args.member)
+    summary = runs.evaluate(run, args.episodes)
     mean, std, episodes = (summary[f"eval_{key}"] for key in ("return_mean", "return_std", "episodes"))
-    print(json.dumps(files.plain(summary)) if args.json else f"{mean:.2f} ± {std:.2f} over {episodes} episodes")
+    of = f"member {args.member}, " if len(run.built.members) > 1 else ""
+    told = f"{mean:.2f} ± {std:.2f} over {episodes} episodes ({of}step {summary['env_steps']})"
+    print(json.dumps(files.plain(summary)) if args.json else told)
     return 0
 
 
@@ -171,7 +193,8 @@ def _watch(args: argparse.Namespace) -> int:
 
     run = runs.open_run(args.run, args.checkpoint, args.member)
     made = runs.watch(run, args.out or args.run / "watch.gif", args.steps, args.seed)
-    print(f"{made['out']}: {made['frames']} frames, return {made['return']:g}")
+    end = "" if made["whole"] else f" in the first {args.steps} steps"
+    print(f"{made['out']}: {made['frames']} frames, return {made['return']:g}{end}")
     return 0
 
 

@@ -16,7 +16,9 @@ from boonta.ops import normalizer
 class NetworkSettings:
     """The network, and what it is fed."""
 
-    body: Body = setting("auto", "mlp, grid_cnn, nature_cnn or impala_resnet; auto goes by the observation's shape")
+    body: Body = setting(
+        "auto", "the network's first part; nature_cnn needs 36 x 36 pixels; auto goes by the observation's shape"
+    )
     hidden: tuple[int, ...] = setting(
         (64, 64), "widths of the dense layers; of a convolutional body the last one", low=1
     )

@@ -40,7 +40,7 @@ class Settings(NetworkSettings):
     unroll: int = setting(128, "T, steps of a trajectory", low=1)
     batch: int = setting(64, "trajectories in one update over all devices; also the number of environments", low=1)
     epochs: int = setting(4, "passes over each batch", low=1)
-    minibatches: int = setting(4, "gradient steps in one pass", low=1)
+    minibatches: int = setting(4, "gradient steps in one pass; steps that they do not divide are left out of it", low=1)
     normalize_advantages: bool = setting(True, "give the advantages of a minibatch mean 0 and variance 1")
 
 

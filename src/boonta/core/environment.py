@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from boonta.core.settings import Refused
 from boonta.core.types import FIRST, LAST, MID, Action, Array, Key, PyTree, TimeStep, select
 
 
@@ -99,6 +100,27 @@ def proceed(
         discount=jnp.where(terminated, 0.0, 1.0).astype(jnp.float32),
         step_type=jnp.where(terminated | truncated, LAST, MID),
     )
+
+
+def check(environment: Environment) -> None:
+    """Hold an environment's observations to its spec, without running it.
+
+    Raises:
+        Refused: a shape or a dtype that is not the spec's; the message names it.
+    """
+    spec = environment.spec
+    key = jax.eval_shape(jax.random.key, 0)
+    state, first = jax.eval_shape(environment.reset, key)
+    action = jax.eval_shape(spec.action.zero)
+    _, later = jax.eval_shape(environment.step, state, action, key)
+    for which, timestep in (("reset", first), ("step", later)):
+        got, wanted = (jax.tree.map(_words, tree) for tree in (timestep.observation, spec.observation))
+        if got != wanted:
+            raise Refused(f"{spec.name}: {which} returns the observation {got}, but its spec says {wanted}")
+
+
+def _words(x: jax.ShapeDtypeStruct) -> str:
+    return f"{np.dtype(x.dtype).name}{list(x.shape)}"
 
 
 def advance(

@@ -47,7 +47,10 @@ def make(name: str, **settings: Any) -> Environment:
     if name not in registration.registered_envs:
         raise unknown("environment of the family 'gymnax'", name, names())
     with jax.ensure_compile_time_eval():  # constructors make arrays, which a caller's trace must not catch
-        game, params = _configure(name, settings)
+        try:
+            game, params = _configure(name, settings)
+        except OSError as error:
+            raise ValueError(f"gymnax:{name} downloads its data, which failed: {error}") from error
     action_space = _action_space(name, game.action_space(params))
     binary = name.endswith("-MinAtar")
 

@@ -103,7 +103,8 @@ def _own_factory(module_name: str, attribute: str) -> Callable[..., Any]:
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise  # Something that the user's module imports is missing, not the module.
-        raise unknown("family or module", module_name, ("boonta", *_BRIDGES)) from None
+        told = unknown("family or module", module_name, ("boonta", *_BRIDGES))
+        raise ValueError(f"{told}, or module:factory of a module in the current folder or installed") from None
     factory = getattr(module, attribute, None)
     if not callable(factory):
         public = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]

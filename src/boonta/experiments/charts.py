@@ -126,7 +126,7 @@ def _clock_axis(axes: Axes, ink: Ink) -> None:
         whole = MaxNLocator(5, steps=_ROUND).tick_values(0, longest / size)
         axes.set_xticks([tick * size for tick in whole if 0 <= tick * size <= longest])
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value / size:g}"))
-    axes.set_xlabel(f"wall-clock {unit}", color=ink.muted, fontsize=8)
+    axes.set_xlabel(f"{unit} of training", color=ink.muted, fontsize=8)
 
 
 def svg(chart: Chart, tracks: list[Track], size: tuple[float, float], points: int, name: str) -> str:

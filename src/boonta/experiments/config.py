@@ -296,7 +296,9 @@ def _assignment(text: str) -> tuple[str, str, str]:
     path, separator, value = text.partition("=")
     table, dot, key = path.strip().partition(".")
     if not separator or not dot or table not in TABLES:
-        raise ValueError(f"--set {text!r} must look like table.key=value with a table of {', '.join(TABLES)}")
+        raise ValueError(
+            f"--set {text!r} must look like table.key=value with a table of {', '.join(TABLES)}{nearest(table, TABLES)}"
+        )
     return table, key, value.strip()
 
 

@@ -1,6 +1,5 @@
 """Greedy episodes, counted once each."""
 
-from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -73,16 +72,15 @@ def statistics(returns: np.ndarray | Array) -> dict[str, float]:
 
 
 class Film(NamedTuple):
-    """One greedy episode: its frames, uint8 [H, W, 3] each, and its return."""
+    """One greedy episode: its frames, uint8 [H, W, 3] each, its return so far, and whether it came to its end."""
 
     frames: list[np.ndarray]
     total: float
+    whole: bool
 
 
-def film(
-    agent: Agent, environment: Environment, params: Params, key: Key, most: int, keep: Callable[[int], bool]
-) -> Film:
-    """Play one greedy episode and draw the steps that `keep` says.
+def film(agent: Agent, environment: Environment, params: Params, key: Key, most: int) -> Film:
+    """Play one greedy episode of at most so many steps, and draw them.
 
     Raises:
         ValueError: the environment cannot be drawn.
@@ -104,8 +102,7 @@ def film(
     for step in range(most):
         state, timestep, memory = move(state, timestep, memory, jax.random.fold_in(key, step))
         total += float(timestep.reward)
-        if keep(step) or timestep.last():
-            frames.append(environment.render(jax.device_get(state)))
+        frames.append(environment.render(jax.device_get(state)))
         if timestep.last():
             break
-    return Film(frames, total)
+    return Film(frames, total, bool(timestep.last()))

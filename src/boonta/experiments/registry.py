@@ -16,6 +16,7 @@ AGENTS = {
     "vtrace": "boonta.agents.vtrace:vtrace",
 }
 ARCHITECTURES = ("anakin",)
+FAMILIES = ("boonta", "gymnax")  # of environments
 
 
 class AgentEntry(NamedTuple):
@@ -48,7 +49,10 @@ def agent(name: str) -> AgentEntry:
             raise
         raise ValueError(f"agent {name!r}: there is no module {module_name!r}") from error
     if not callable(getattr(module, attribute, None)) or not hasattr(module, "Settings"):
-        raise ValueError(f"agent {name!r}: module {module_name} must define {attribute!r} and a dataclass 'Settings'")
+        hint = "; if it is an environment, name the agent before it" if module_name in FAMILIES else ""
+        raise ValueError(
+            f"agent {name!r}: module {module_name} must define {attribute!r} and a dataclass 'Settings'{hint}"
+        )
     return AgentEntry(getattr(module, attribute), module.Settings)
 
 

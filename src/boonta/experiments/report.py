@@ -119,7 +119,7 @@ def _tiles(run: Run) -> list[tuple[str, str, str]]:
     return [
         (label, _number(mean) + spread, note),
         ("Environment steps", _short(steps), f"of {_short(goal)}" if finite(goal) and goal != steps else ""),
-        ("Wall-clock", _clock(seconds), f"{_clock(compiling)} compiling" if finite(compiling) else ""),
+        ("Training time", _clock(seconds), f"{_clock(compiling)} compiling" if finite(compiling) else ""),
         ("Speed", _short(_speed(run)), "environment steps per second"),
     ]
 
@@ -364,9 +364,9 @@ def _surroundings(runs: list[Run]) -> str:
         return {"run": when} | {key: dict(_flatten(value)) for key, value in found.items() if isinstance(value, dict)}
 
     if len(runs) == 1:
-        return _section("Environment", _cards(tables(runs[0])))
+        return _section("Machine and versions", _cards(tables(runs[0])))
     folded = (f"<details><summary>{escape(run.name)}</summary>{_cards(tables(run))}</details>" for run in runs)
-    return _section("Environment", *folded)
+    return _section("Machine and versions", *folded)
 
 
 def _number(value: Any) -> str:

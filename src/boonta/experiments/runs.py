@@ -18,6 +18,7 @@ from boonta.experiments.config import Config
 from boonta.experiments.training import Built, build
 
 FPS = 30
+SHORT, SLOW = 60, 8  # films of fewer frames are shown at so many a second
 
 
 class Run(NamedTuple):
@@ -97,24 +98,27 @@ def watch(run: Run, out: Path, steps: int = 1000, seed: int = 0) -> dict[str, An
         raise ValueError(f"--out must end in .gif or .mp4, got {out.name!r}")
     if steps < 1:
         raise ValueError(f"--steps must be at least 1, got {steps}")
-    film = evaluation.film(
-        run.built.agent, run.built.environment, run.params, random.key(seed), steps, keep=lambda step: step % 2 == 1
-    )
-    frames = np.stack(film.frames)
+    film = evaluation.film(run.built.agent, run.built.environment, run.params, random.key(seed), steps)
+    frames, rate = np.stack(film.frames), FPS
+    if len(frames) < SHORT:
+        rate = SLOW
+    elif out.suffix == ".gif":  # whose players know no more frames a second
+        frames, rate = np.concatenate([frames[:-1:2], frames[-1:]]), FPS // 2
+    frames = np.concatenate([frames, np.repeat(frames[-1:], rate, axis=0)])  # the end stands for a second
     out.parent.mkdir(parents=True, exist_ok=True)
     beside = out.with_name(f".{out.stem}.tmp{out.suffix}")
     try:
         if out.suffix == ".gif":
-            iio.imwrite(beside, frames, duration=1000 / FPS * 2, loop=0)
+            iio.imwrite(beside, frames, duration=1000 / rate, loop=0)
         else:
             with warnings.catch_warnings():
                 # Starting ffmpeg forks; JAX warns of that, but the child only becomes another program.
                 warnings.filterwarnings("ignore", message=".*os.fork.*", category=RuntimeWarning)
-                iio.imwrite(beside, frames, fps=FPS, codec="libx264", macro_block_size=1)
+                iio.imwrite(beside, frames, fps=rate, codec="libx264", macro_block_size=1)
         beside.replace(out)
     finally:
         beside.unlink(missing_ok=True)
-    return {"out": str(out), "frames": len(frames), "return": film.total}
+    return {"out": str(out), "frames": len(frames), "return": film.total, "whole": film.whole}
 
 
 def inspect(folder: Path) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from boonta.architectures import anakin
 from boonta.core import devices, random
 from boonta.core import episodes as counting
 from boonta.core.agent import Agent
-from boonta.core.environment import Environment
+from boonta.core.environment import Environment, check
 from boonta.core.settings import Refused
 from boonta.core.types import PyTree
 from boonta.experiments import config as configuration
@@ -124,6 +124,8 @@ def train(config: Config, folder: Path, resume: bool = False, quiet: bool = Fals
         ValueError: the configuration cannot run here.
     """
     built = build(config)
+    with _explained():
+        check(built.environment)
     lead = jax.process_index() == 0
     now: dict[str, Any] = {
         "versions": machine.versions(),
@@ -133,13 +135,16 @@ def train(config: Config, folder: Path, resume: bool = False, quiet: bool = Fals
         "command": shlex.join(sys.argv),
         "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
-    record = now | {"seed": config.run.seed}
+    record: dict[str, Any] = now | {"seed": config.run.seed}
     folder.mkdir(parents=True, exist_ok=True)
     if resume:  # what stands in the folder is touched only once it is clear that the run can go on
         record = files.read_json(folder / "run.json")
         record["resumed"] = [*record.get("resumed", []), now]
     with _explained():
         run = _Run(config, folder, built, resume, quiet)
+    if record.get("status") == "done" and run.done == built.iterations:
+        print("boonta: it has made all its steps already", file=sys.stderr)
+        return Result(record["result"] | {"out": str(folder), "status": "done"}, folder)
     record |= {"status": "running", "cause": None}
     if lead:
         files.write_text(folder / "config.toml", configuration.write(config))
@@ -234,7 +239,7 @@ class _Run:
                 self._check(metrics, n)
                 steps, ended, stop = self.done * self.per_iteration, self.done == total, _agreed(received)
                 returns = [row["episode/return_mean"] for row in rows]
-                speed = n * self.per_iteration / elapsed
+                speed = n * self.per_iteration * len(self.built.members) / elapsed
                 bar.update(steps, speed, float(np.nanmean(returns)) if not np.isnan(returns).all() else None)
                 due = ended or self.done % evaluate_every == 0
                 if due:

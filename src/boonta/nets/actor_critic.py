@@ -187,6 +187,9 @@ def _body(seen: PyTree, options: Options) -> tuple[nn.Module, bool]:
         return _Flat(MLP(options.hidden, options.activation)), False
     if len(shape) != 3:
         raise ValueError(f"agent.body {kind!r} needs an image [H, W, C], got an observation of shape {shape}; use mlp")
+    least = {"nature_cnn": 36, "grid_cnn": 3}.get(kind, 1)
+    if min(shape[:2]) < least:
+        raise ValueError(f"agent.body {kind!r} needs at least {least} x {least} pixels, got {shape[0]} x {shape[1]}")
     if kind == "nature_cnn":
         return NatureCNN(options.hidden[-1]), True
     if kind == "grid_cnn":

@@ -6,7 +6,11 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
+
+try:
+    import pytest
+except ImportError as error:
+    raise ImportError("boonta.testing needs pytest: pip install 'boonta[dev]'") from error
 from jax.sharding import PartitionSpec as P
 
 from boonta.core import acting, devices
