@@ -63,7 +63,7 @@ BAD = {
     "agent of no name": (["train", ":agent", "boonta:catch"], ["':agent'", "ppo, vtrace"]),
     "agent relative": (["train", "..my:agent", "boonta:catch"], ["'..my:agent'", "ppo, vtrace"]),
     "agent that is none": (["train", "json:dumps", "boonta:catch"], ["'json:dumps'", "Settings"]),
-    "environment for the agent": (["train", "gymnax:CartPole-v1"], ["'gymnax:CartPole-v1'", "name the agent before it"]),
+    "environment as agent": (["train", "gymnax:CartPole-v1"], ["'gymnax:CartPole-v1'", "name the agent before it"]),
     "body beyond the image": (
         ["train", "ppo", "boonta:catch", "--set", "agent.body=nature_cnn"],
         ["'nature_cnn' needs at least 36 x 36 pixels, got 10 x 5"],
