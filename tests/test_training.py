@@ -19,7 +19,8 @@ import pytest
 from boonta.cli import main
 from boonta.core.environment import Discrete, Environment, Spec, proceed, start
 from boonta.experiments import config as configuration
-from boonta.experiments import runs, training
+from boonta.experiments import runs
+from boonta.experiments.building import build
 from boonta.experiments.checkpoint import Checkpoints
 from boonta.experiments.metrics import read_metrics
 
@@ -58,7 +59,7 @@ def final(folder, which="latest"):
     """Everything in a checkpoint, by path, with what it says of the counters."""
     config = runs.load_config(folder)
     config = config._replace(architecture_settings=configuration.Anakin(config.architecture_settings.envs, 1))
-    built = training.build(config)
+    built = build(config)
     here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     shapes = jax.eval_shape(built.program.start, *configuration.stacked(built.members))
     like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=here), shapes)

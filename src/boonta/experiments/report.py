@@ -7,17 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from boonta.experiments import curves
-from boonta.experiments.charts import DARK, LIGHT, Chart, Ink, learning, png, svg
+from boonta.experiments import curves, page
+from boonta.experiments.charts import LIGHT, Chart, learning, png
 from boonta.experiments.curves import EPISODE, EVAL, MAX_POINTS, SPEED, Run, Track, finite
 from boonta.experiments.files import write_bytes, write_text
-from boonta.experiments.progress import short
 
 MAX_CHARTS = 48
 """Small charts a page shows at most."""
 
 _AXES = ("env_steps", "frames", "seconds", "updates", "member", "member_name")
-_BORDERS = ("solid", "dashed", "dotted")  # in a legend, for the dashes of a chart
 
 
 def write_report(folders: Sequence[str | Path], out: str | Path | None = None) -> Path:
@@ -40,9 +38,9 @@ def write_report(folders: Sequence[str | Path], out: str | Path | None = None) -
     if out.suffix not in (".html", ".htm"):
         raise ValueError(f"out must end in .html, got {out}")
     runs = curves.load([Path(folder) for folder in folders])
-    page, picture = _page(runs), png(runs)
+    text, picture = _page(runs), png(runs)
     write_bytes(out.with_suffix(".png"), picture)
-    write_text(out, page)
+    write_text(out, text)
     return out
 
 
@@ -64,17 +62,10 @@ def _page(runs: list[Run]) -> str:
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<meta name="color-scheme" content="light dark">\n'
-        f"<title>{title} – Boonta</title>\n<style>{_style()}</style>\n</head>\n<body>\n<main>\n"
+        f"<title>{title} – Boonta</title>\n<style>{page.style()}</style>\n</head>\n<body>\n<main>\n"
         + "\n".join(part for part in body if part)
         + "\n</main>\n</body>\n</html>\n"
     )
-
-
-def _section(title: str, *content: str, note: str = "") -> str:
-    if not any(content):
-        return ""
-    aside = f'<span class="note">{escape(note)}</span>' if note else ""
-    return f"<section><h2>{escape(title)}{aside}</h2>{''.join(content)}</section>"
 
 
 def _header(runs: list[Run]) -> str:
@@ -100,7 +91,7 @@ def _tiles(run: Run) -> list[tuple[str, str, str]]:
         mean, std = curves.final(run, EPISODE, "episode_return")
     episodes = result.get("eval_episodes")
     note = (
-        f"{_number(episodes)} episodes"
+        f"{page.number(episodes)} episodes"
         if episodes and key == EVAL
         else "latest training episodes"
         if mean is not None
@@ -109,18 +100,19 @@ def _tiles(run: Run) -> list[tuple[str, str, str]]:
     members = {row["member"] for row in run.rows if row.get("member") is not None}
     if len(members) > 1:
         note = f"{len(members)} members" + (f", {note}" if note else "")
-    spread = f" <i>± {_number(std)}</i>" if std is not None else ""
+    spread = f" <i>± {page.number(std)}</i>" if std is not None else ""
     goal = run.config.get("run", {}).get("steps")
     goal = goal * max(1, len(members)) if finite(goal) else goal
     steps, seconds = _reached(run, "env_steps"), _reached(run, "seconds")
     if steps is not None and not finite(result.get("env_steps")):  # the log counts those of one member
         steps *= max(1, len(members))
     compiling = result.get("compile_seconds")
+    of = f"of {page.shortened(goal)}" if finite(goal) and goal != steps else ""
     return [
-        (label, _number(mean) + spread, note),
-        ("Environment steps", _short(steps), f"of {_short(goal)}" if finite(goal) and goal != steps else ""),
-        ("Training time", _clock(seconds), f"{_clock(compiling)} compiling" if finite(compiling) else ""),
-        ("Speed", _short(_speed(run)), "environment steps per second"),
+        (label, page.number(mean) + spread, note),
+        ("Environment steps", page.shortened(steps), of),
+        ("Training time", page.clock(seconds), f"{page.clock(compiling)} compiling" if finite(compiling) else ""),
+        ("Speed", page.shortened(_speed(run)), "environment steps per second"),
     ]
 
 
@@ -156,12 +148,12 @@ def _facts(run: Run) -> dict[str, str]:
     return {
         "Status": _badge(run),
         **{kind.capitalize(): escape(curves.named(run, kind)) for kind in ("agent", "env", "architecture")},
-        "Evaluation": _with_spread(mean, std),
-        "Steps": _number(_reached(run, "env_steps")),
-        "Time": _clock(_reached(run, "seconds")),
-        "Steps/s": _number(_speed(run)),
-        "Updates": _number(_reached(run, "updates")),
-        "Seed": _value(info.get("seed")),
+        "Evaluation": page.with_spread(mean, std),
+        "Steps": page.number(_reached(run, "env_steps")),
+        "Time": page.clock(_reached(run, "seconds")),
+        "Steps/s": page.number(_speed(run)),
+        "Updates": page.number(_reached(run, "updates")),
+        "Seed": page.worded(info.get("seed")),
         "Devices": f"{escape(str(devices.get('count', 1)))} × {escape(str(kind))}" if kind else "–",
         "Commit": f"<code>{escape(str(info['commit'])[:8])}</code>" if info.get("commit") else "–",
     }
@@ -171,60 +163,20 @@ def _summary(runs: list[Run]) -> str:
     facts = [_facts(run) for run in runs]
     if len(runs) == 1:
         items = "".join(f"<div><dt>{label}</dt><dd>{value}</dd></div>" for label, value in facts[0].items())
-        return _section("Summary", f'<dl class="facts">{items}</dl>')
+        return page.section("Summary", f'<dl class="facts">{items}</dl>')
     rows = [[escape(run.name), *fact.values()] for run, fact in zip(runs, facts, strict=True)]
-    return _section("Summary", _table(["Run", *facts[0]], rows, right=(5, 6, 7, 8, 9, 10)))
-
-
-def _table(head: Iterable[str], rows: list[list[str]], right: tuple[int, ...] = (), mark: bool = False) -> str:
-    """A table of ready HTML cells, with `right` the columns of numbers; `mark` tints the cells after the first."""
-
-    def cells(tag: str, row: Iterable[str]) -> str:
-        return "".join(f"<{tag}{' class=number' if i in right else ''}>{cell}</{tag}>" for i, cell in enumerate(row))
-
-    body = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
-    kind = ' class="differing"' if mark else ""
-    head_row = f"<thead><tr>{cells('th', head)}</tr></thead>"
-    return f'<div class="scroll"><table{kind}>{head_row}<tbody>{body}</tbody></table></div>'
-
-
-def _legend(tracks: list[Track], both: bool) -> str:
-    def chip(track: Track, label: str, opacity: float = 1.0) -> str:
-        border = _BORDERS[track.style // len(LIGHT.lines) % len(_BORDERS)]
-        line = f"border-top:3px {border} var(--line-{track.style % len(LIGHT.lines)});opacity:{opacity}"
-        return f'<li><span style="{line}"></span>{escape(label)}</li>'
-
-    if len(tracks) > 1:
-        chips = "".join(chip(track, track.label) for track in tracks)
-    elif both:
-        chips = chip(tracks[0], "training episodes", 0.5) + chip(tracks[0], "evaluation")
-    else:
-        return ""
-    return f'<ul class="legend">{chips}</ul>'
-
-
-def _figures(charts: list[Chart], tracks: list[Track], size: tuple[float, float], points: int, kind: str) -> str:
-    """The charts in a grid, each under its title."""
-    drawn = []
-    for i, chart in enumerate(charts):
-        rows = [row for track in tracks for rows in track.members for row in rows]
-        # A mean return is null until an episode ends: that is no news. A loss is.
-        lost = sum(key in row and row[key] is None for row in rows for key in chart.keys if key not in (EPISODE, EVAL))
-        news = f'<b class="lost">{lost} not finite</b>' if lost and not chart.keys[0].startswith("episode/") else ""
-        picture = svg(chart, tracks, size, points, f"{kind}{i}")
-        drawn.append(f"<figure><figcaption>{escape(chart.title)}{news}</figcaption>{picture}</figure>")
-    return f'<div class="{kind}">{"".join(drawn)}</div>' if drawn else ""
+    return page.section("Summary", page.table(["Run", *facts[0]], rows, right=(5, 6, 7, 8, 9, 10)))
 
 
 def _curves(runs: list[Run], tracks: list[Track]) -> str:
     charts = learning(runs)
     if not charts:
         text = "No episode has ended yet." if any(run.rows for run in runs) else "No metrics yet."
-        return _section("Learning", f'<p class="empty">{text}</p>')
+        return page.section("Learning", f'<p class="empty">{text}</p>')
     band = any(len(track.members) > 1 for track in tracks)
-    legend = _legend(tracks, len(charts[0].keys) > 1)
+    legend = page.legend(tracks, len(charts[0].keys) > 1)
     note = "mean ± standard deviation over members; thin lines are members" if band else ""
-    return _section("Learning", legend, _figures(charts, tracks, (5.2, 2.9), MAX_POINTS, "wide"), note=note)
+    return page.section("Learning", legend, page.figures(charts, tracks, (5.2, 2.9), MAX_POINTS, "wide"), note=note)
 
 
 def _population(runs: list[Run], tracks: list[Track]) -> str:
@@ -237,7 +189,7 @@ def _population(runs: list[Run], tracks: list[Track]) -> str:
         return [float(line[-1]) for line in lines if line.size]
 
     def cell(values: list[float]) -> str:
-        return _with_spread(*curves.mean_and_std(values))
+        return page.with_spread(*curves.mean_and_std(values))
 
     ends = [(last(track, EVAL), last(track, EPISODE), track) for track in tracks]
     ends.sort(key=lambda end: float(np.mean(end[0] or end[1] or [-np.inf])), reverse=True)
@@ -246,11 +198,11 @@ def _population(runs: list[Run], tracks: list[Track]) -> str:
         for evals, episodes, track in ends
     ]
     head = ("Group", "Members", "Last evaluation", "Last episode return", "Worst", "Best")
-    return _section("Members", _table(head, rows, right=(1, 2, 3, 4, 5)))
+    return page.section("Members", page.table(head, rows, right=(1, 2, 3, 4, 5)))
 
 
 def _extremes(values: list[float]) -> tuple[str, str]:
-    return (_number(min(values)), _number(max(values))) if values else ("–", "–")
+    return (page.number(min(values)), page.number(max(values))) if values else ("–", "–")
 
 
 def _others(runs: list[Run], tracks: list[Track]) -> str:
@@ -272,8 +224,8 @@ def _others(runs: list[Run], tracks: list[Track]) -> str:
         hidden.append(f"never finite: {', '.join(sorted(keys - drawable))}")
     if not charts and not hidden:
         return ""
-    pictures = _figures(charts, tracks, (3.6, 2.0), 400, "small") or '<p class="empty">Nothing to draw.</p>'
-    return _section("Speed, losses and the rest", _legend(tracks, False), pictures, note="; ".join(hidden))
+    pictures = page.figures(charts, tracks, (3.6, 2.0), 400, "small") or '<p class="empty">Nothing to draw.</p>'
+    return page.section("Speed, losses and the rest", page.legend(tracks, False), pictures, note="; ".join(hidden))
 
 
 def _time(runs: list[Run]) -> str:
@@ -291,7 +243,7 @@ def _time(runs: list[Run]) -> str:
         if bar:
             title = f"<h3>{escape(run.name)}</h3>" if len(runs) > 1 else ""
             bars.append(f'{title}<div class="bar">{bar}</div><ul class="legend">{chips}</ul>')
-    return _section("Where the time went", *bars)
+    return page.section("Where the time went", *bars)
 
 
 def _split(run: Run) -> dict[str, float]:
@@ -308,16 +260,17 @@ def _split(run: Run) -> dict[str, float]:
 def _settings(runs: list[Run]) -> str:
     flat = [dict(_flatten(run.config)) for run in runs]
     if len(runs) == 1:
-        return _section("Settings", _cards(_tables(runs[0].config)))
+        return page.section("Settings", page.cards(_tables(runs[0].config)))
     keys = list(dict.fromkeys(key for settings in flat for key in settings))
-    values = {key: [_value(settings[key]) if key in settings else "–" for settings in flat] for key in keys}
+    values = {key: [page.worded(settings[key]) if key in settings else "–" for settings in flat] for key in keys}
     head = ["Setting", *(escape(run.name) for run in runs)]
     differing = [[f"<code>{escape(key)}</code>", *row] for key, row in values.items() if len(set(row)) > 1]
     common = [[f"<code>{escape(key)}</code>", row[0]] for key, row in values.items() if len(set(row)) == 1]
-    return _section(
+    return page.section(
         "Settings",
-        _table(head, differing, mark=True) if differing else '<p class="empty">All settings are the same.</p>',
-        f"<details><summary>{len(common)} settings in common</summary>{_table(['Setting', 'Value'], common)}</details>"
+        page.table(head, differing, mark=True) if differing else '<p class="empty">All settings are the same.</p>',
+        f"<details><summary>{len(common)} settings in common</summary>"
+        f"{page.table(['Setting', 'Value'], common)}</details>"
         if common
         else "",
     )
@@ -342,18 +295,6 @@ def _flatten(tree: dict[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]
             yield prefix + key, value
 
 
-def _cards(tables: dict[str, dict[str, Any]]) -> str:
-    """Tables of names and values side by side."""
-    cards = "".join(
-        f"<div><h3>{escape(name)}</h3><table>"
-        + "".join(f"<tr><td>{escape(key)}</td><td>{_value(value)}</td></tr>" for key, value in table.items())
-        + "</table></div>"
-        for name, table in tables.items()
-        if table
-    )
-    return f'<div class="cards">{cards}</div>' if cards else ""
-
-
 def _surroundings(runs: list[Run]) -> str:
     """Versions and machine, once where all runs share them."""
 
@@ -364,139 +305,6 @@ def _surroundings(runs: list[Run]) -> str:
         return {"run": when} | {key: dict(_flatten(value)) for key, value in found.items() if isinstance(value, dict)}
 
     if len(runs) == 1:
-        return _section("Machine and versions", _cards(tables(runs[0])))
-    folded = (f"<details><summary>{escape(run.name)}</summary>{_cards(tables(run))}</details>" for run in runs)
-    return _section("Machine and versions", *folded)
-
-
-def _number(value: Any) -> str:
-    """A number as people write it, or – where there is none."""
-    if not finite(value := value.item() if isinstance(value, np.generic) else value):
-        return "–"
-    if abs(value) >= 1000 or value == int(value):
-        return f"{value:,.0f}".replace(",", "\N{NARROW NO-BREAK SPACE}")
-    return f"{value:.4g}" if abs(value) >= 0.001 else f"{value:.2e}"
-
-
-def _with_spread(mean: float | None, std: float | None) -> str:
-    return _number(mean) + (f" ± {_number(std)}" if std is not None else "")
-
-
-def _short(value: Any) -> str:
-    """12,345,678 as 12.3M."""
-    return short(value) if finite(value) and abs(value) >= 10_000 else _number(value)
-
-
-def _clock(seconds: Any) -> str:
-    """Seconds in the units people use."""
-    if not finite(seconds):
-        return "–"
-    if seconds < 60:
-        return f"{seconds:.3g} s"
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes // 60} h {minutes % 60:02} min" if minutes >= 60 else f"{minutes} min {rest:02} s"
-
-
-def _value(value: Any) -> str:
-    """A setting, escaped."""
-    if value is None:
-        return "–"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, list):
-        return ", ".join(_value(item) for item in value) or "[ ]"
-    return escape(f"{value:.6g}" if isinstance(value, float) else str(value))
-
-
-def _style() -> str:
-    def variables(ink: Ink, **more: str) -> str:
-        lines = {f"line-{i}": line for i, line in enumerate(ink.lines)}
-        named = {"text": ink.text, "muted": ink.muted, "grid": ink.grid} | lines | more
-        return "".join(f"--{key}:{value};" for key, value in named.items())
-
-    light = variables(LIGHT, **_LIGHT_PAGE)
-    dark = variables(DARK, **_DARK_PAGE)
-    return f":root{{{light}}}@media(prefers-color-scheme:dark){{:root{{{dark}}}}}{_CSS}"
-
-
-_LIGHT_PAGE = {
-    "page": "#f6f7f9",
-    "card": "#fff",
-    "edge": "#e6e8ec",
-    "tint": "#fff4dc",
-    "bad": "#c22f4e",
-    "good": "#16825b",
-}
-_DARK_PAGE = {
-    "page": "#14171b",
-    "card": "#1c2026",
-    "edge": "#2b313a",
-    "tint": "#3a3017",
-    "bad": "#ff7a93",
-    "good": "#42c998",
-}
-_CSS = """
-*{box-sizing:border-box}
-body{margin:0;background:var(--page);color:var(--text);
-  font:15px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,sans-serif;
-  font-variant-numeric:tabular-nums;-webkit-font-smoothing:antialiased}
-main{max-width:1240px;margin:0 auto;padding:40px 24px 64px}
-header p{margin:6px 0 0;color:var(--muted)}
-h1{margin:0;font-size:26px;line-height:1.25;font-weight:650;letter-spacing:-.015em;overflow-wrap:anywhere}
-h1 i{margin:0 .4em;color:var(--muted);font-weight:400}
-h2{margin:0 0 14px;font-size:17px;font-weight:620;letter-spacing:-.005em}
-h3{margin:0 0 6px;font-size:13px;font-weight:600;color:var(--muted)}
-section{margin-top:40px}
-.note{margin-left:12px;font-size:13px;font-weight:400;letter-spacing:0;color:var(--muted)}
-.tiles,.facts,.cards,.wide,.small{display:grid;gap:16px;margin:0}
-.tiles{grid-template-columns:repeat(auto-fit,minmax(200px,1fr));margin-top:28px}
-.tiles div,.facts,.wide figure,.small figure,.cards>div,.scroll,details,aside,.bar,.empty{background:var(--card);
-  border:1px solid var(--edge);border-radius:10px}
-.tiles div{padding:14px 18px 12px}
-dt,.tiles small{font-size:13px;color:var(--muted)}
-dd{margin:0}
-.tiles dd{font-size:27px;line-height:1.3;font-weight:620;letter-spacing:-.02em;white-space:nowrap}
-.tiles i{font-size:17px;font-style:normal;font-weight:450;color:var(--muted)}
-.tiles small{display:block;min-height:1.5em}
-.facts{grid-template-columns:repeat(auto-fill,minmax(165px,1fr));padding:16px 18px}
-.facts dd{overflow-wrap:anywhere}
-.wide{grid-template-columns:repeat(auto-fit,minmax(min(440px,100%),1fr))}
-.small{grid-template-columns:repeat(auto-fill,minmax(min(300px,100%),1fr))}
-figure{margin:0;padding:14px 14px 8px}
-figcaption{margin:0 4px 4px;font-size:13px;font-weight:600;overflow-wrap:anywhere}
-.lost{float:right;font-weight:500;color:var(--bad)}
-svg{display:block;width:100%;height:auto}
-svg *{stroke-linejoin:round;stroke-linecap:butt}
-.legend{display:flex;flex-wrap:wrap;gap:4px 20px;margin:0 0 12px;padding:0;list-style:none;font-size:13px}
-.legend span{display:inline-block;width:22px;margin-right:8px;vertical-align:middle}
-.legend b{font-weight:600}
-.bar{display:flex;height:26px;overflow:hidden;gap:1px;margin-bottom:10px}
-.scroll{overflow-x:auto}
-table{width:100%;border-collapse:collapse;font-size:13px}
-th,td{padding:8px 10px;text-align:left;vertical-align:top;border-top:1px solid var(--edge)}
-thead th{border-top:0;font-weight:550;color:var(--muted);white-space:nowrap}
-.scroll td{white-space:nowrap}
-.scroll th:first-child,.scroll td:first-child{padding-left:18px}
-.number{text-align:right}
-.differing td+td{background:var(--tint)}
-.cards{grid-template-columns:repeat(auto-fill,minmax(min(260px,100%),1fr));align-items:start}
-.cards>div{padding:12px 16px}
-.cards td{padding:4px 0;overflow-wrap:anywhere}
-.cards td:first-child{padding-right:16px;overflow-wrap:normal;color:var(--muted)}
-.cards td+td{text-align:right}
-.cards tr:first-child td{border-top:0}
-details{margin-top:12px;padding:10px 14px}
-summary{cursor:pointer;font-size:14px}
-details>div{margin-top:10px;border:0}
-details .cards>div{background:none}
-code,pre{font:12.5px/1.5 ui-monospace,SFMono-Regular,Menlo,Consolas,monospace}
-aside{margin-top:24px;padding:14px 18px;border-left:4px solid var(--bad)}
-aside b{color:var(--bad);font-weight:600}
-pre{margin:8px 0 0;white-space:pre-wrap;overflow-wrap:anywhere}
-.empty{margin:0;padding:32px;text-align:center;color:var(--muted)}
-.badge{display:inline-block;padding:0 9px;border:1px solid;border-radius:20px;font-size:12.5px;color:var(--muted)}
-.badge.done{color:var(--good)}.badge.running{color:var(--line-0)}
-.badge.failed{color:var(--bad)}.badge.interrupted{color:var(--line-1)}
-p .badge{margin-right:8px}
-@media print{body{background:none}section{break-inside:avoid}}
-"""
+        return page.section("Machine and versions", page.cards(tables(runs[0])))
+    folded = (f"<details><summary>{escape(run.name)}</summary>{page.cards(tables(run))}</details>" for run in runs)
+    return page.section("Machine and versions", *folded)

@@ -13,9 +13,9 @@ from boonta.core import random
 from boonta.core.types import Params
 from boonta.experiments import config as configuration
 from boonta.experiments import evaluation, files
+from boonta.experiments.building import Built, build
 from boonta.experiments.checkpoint import Checkpoints
 from boonta.experiments.config import Config
-from boonta.experiments.training import Built, build
 
 FPS = 30
 SHORT, SLOW = 60, 8  # films of fewer frames are shown at so many a second

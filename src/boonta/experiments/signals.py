@@ -1,0 +1,51 @@
+"""Signals that ask a run to end; several hosts stop together or not at all."""
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+import numpy as np
+
+
+class Interrupted(Exception):
+    """A signal asked the run to end; it was saved. `signal` is its number."""
+
+    def __init__(self, number: int, message: str) -> None:
+        super().__init__(message)
+        self.signal = number
+
+
+def agreed(received: list[int]) -> int:
+    """The signal that some host received, 0 for none: hosts stop together or not at all."""
+    mine = received[0] if received else 0
+    if jax.process_count() == 1:
+        return mine
+    from jax.experimental import multihost_utils
+
+    return int(np.max(multihost_utils.process_allgather(np.int32(mine))))
+
+
+@contextmanager
+def received() -> Iterator[list[int]]:
+    """The first SIGINT or SIGTERM is put into the list that this gives; a second one ends the process as usual."""
+    seen: list[int] = []
+    before: dict[int, Any] = {}
+
+    def note(number: int, frame: Any) -> None:
+        seen.append(number)
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+    try:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            before[number] = signal.signal(number, note)
+    except ValueError:  # not the main thread: whoever owns that handles signals
+        yield seen
+        return
+    try:
+        yield seen
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
