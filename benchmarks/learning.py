@@ -39,6 +39,15 @@ TASKS = {
     "ppo-minatar-asterix": Task("ppo gymnax:Asterix-MinAtar --steps 10000000 --seeds 3", 12),
     "ppo-minatar-freeway": Task("ppo gymnax:Freeway-MinAtar --steps 10000000 --seeds 3", 50),
     "ppo-minatar-spaceinvaders": Task("ppo gymnax:SpaceInvaders-MinAtar --steps 10000000 --seeds 3", 110),
+    "sebulba-ppo-cartpole": Task("ppo gym:CartPole-v1 --on sebulba --steps 1000000", 475),
+    "sebulba-vtrace-cartpole": Task("vtrace gym:CartPole-v1 --on sebulba --steps 1000000", 475),
+    "sebulba-ppo-blind-cartpole": Task(
+        "ppo gym:CartPole-v1 --on sebulba --steps 2000000 --set env.hide=[1,3] --set agent.core=lstm", 350
+    ),
+    "sebulba-ppo-halfcheetah": Task("ppo gym:HalfCheetah-v5 --on sebulba --steps 1000000", 1500),
+    "sebulba-vtrace-pong": Task("vtrace ale:Pong --on sebulba", 18),
+    "sebulba-ppo-pong": Task("ppo ale:Pong --on sebulba", 18),
+    "sebulba-vtrace-breakout": Task("vtrace ale:Breakout --on sebulba --steps 5000000", 30),
 }
 
 

@@ -33,6 +33,7 @@ def page() -> str:
     for name in registry.AGENTS:
         parts += [f"## `agent`: {name}\n", table(registry.agent(name).settings, without=shared)]
     parts += ["## `run`\n", table(config.Run), "## `architecture`: anakin\n", table(config.Anakin)]
+    parts += ["## `architecture`: sebulba\n", table(config.Sebulba)]
     return "\n".join(parts)
 
 

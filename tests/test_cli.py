@@ -73,7 +73,7 @@ BAD = {
     "family": (["train", "ppo", "gmnax:CartPole-v1"], ["'gmnax'", "did you mean 'gymnax'", "boonta"]),
     "environment of a family": (["train", "ppo", "gymnax:CartPole-v2"], ["'CartPole-v2'", "mean 'CartPole-v1'"]),
     "factory": (["train", "ppo", "json:nothing"], ["json", "'nothing'", "allowed"]),
-    "environment on the host": (["train", "ppo", "test_cli:on_host"], ["test_cli:on_host", "on the host"]),
+    "environment of no kind": (["train", "ppo", "test_cli:on_host"], ["test_cli:on_host", "gymnasium.Env"]),
     "architecture": (["train", "--on", "anakim"], ["'anakim'", "did you mean 'anakin'"]),
     "key": (setting("agent.learning_rat=1"), ["agent.learning_rat", "did you mean 'learning_rate'", "allowed"]),
     "key of run": (setting("run.step=1"), ["run.step", "did you mean 'steps'", "allowed"]),
@@ -311,7 +311,7 @@ def test_list(capsys):
         listed[what] = capsys.readouterr().out.splitlines()
     assert listed["agents"] == ["ppo", "vtrace"]
     assert "boonta:catch" in listed["envs"]
-    assert listed["architectures"] == ["anakin"]
+    assert listed["architectures"] == ["anakin", "sebulba"]
     assert [line.split()[0] for line in listed["recipes"]] == list(registry.recipes())
     assert call(["list"]) == 0
     everything = capsys.readouterr().out

@@ -72,3 +72,21 @@ def test_two_processes_learn_what_two_devices_learn(alone, tmp_path):
     devices = status(folder)["devices"]
     assert (devices["count"], devices["processes"]) == (2, 2)
     assert_close_runs(folder, alone)
+
+
+def sebulba(out):
+    return ["train", "vtrace", "boonta:catch", "--on", "sebulba", "--synchronous", "--steps", "3200", "--json",
+            "--out", str(out), *TINY, *SGD]  # fmt: skip
+
+
+def test_two_replicas_of_sebulba_learn_what_two_learner_devices_learn(tmp_path):
+    alone, folder = tmp_path / "alone", tmp_path / "run"
+    assert main([*sebulba(alone), "--learners", "2", "--actors", "1"]) == 0
+    (code, out, err), (other_code, other_out, other_err) = together(sebulba(folder))
+    assert (code, other_code) == (0, 0), err + other_err
+    assert json.loads(out.splitlines()[-1])["env_steps"] == 3200
+    assert "env_steps" not in other_out
+    assert status(folder)["devices"]["processes"] == 2
+    assert_close_runs(folder, alone)
+    for one, two in zip(rows(folder), rows(alone), strict=True):
+        assert one.get("episode/count") == two.get("episode/count")

@@ -59,7 +59,11 @@ def test_own_environments_are_imported_from_the_current_directory(own_module):
     ("name", "settings", "message"),
     [
         ("catch", {}, "unknown environment 'catch' .*did you mean 'boonta:catch'"),
-        ("bonta:catch", {}, r"unknown family or module 'bonta' \(did you mean 'boonta'\?\); allowed: boonta, gymnax"),
+        (
+            "bonta:catch",
+            {},
+            r"unknown family or module 'bonta' \(did you mean 'boonta'\?\); allowed: ale, boonta, gym, gymnax",
+        ),
         ("boonta:cach", {}, r"unknown environment of the family 'boonta' 'cach' \(did you mean 'catch'\?\); allowed: "),
         (
             "boonta:catch",
@@ -79,7 +83,7 @@ def test_unknown_names_and_settings_are_refused(name, settings, message):
     [
         ("main", {}, r"unknown factory in module own_envs_of_a_user 'main' \(did you mean 'mine'\?\)"),
         ("mine", {"raws": 3}, "did you mean 'rows'"),
-        ("host", {}, r"returned a own_envs_of_a_user\.Host, which steps on the host and cannot be compiled"),
+        ("host", {}, r"returned a own_envs_of_a_user\.Host; allowed: a boonta\.core\.environment\.Environment"),
         ("nothing", {}, r"returned a builtins\.int; allowed"),
     ],
 )

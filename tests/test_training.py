@@ -19,8 +19,7 @@ import pytest
 from boonta.cli import main
 from boonta.core.environment import Discrete, Environment, Spec, proceed, start
 from boonta.experiments import config as configuration
-from boonta.experiments import runs
-from boonta.experiments.building import build
+from boonta.experiments import runs, systems
 from boonta.experiments.checkpoint import Checkpoints
 from boonta.experiments.metrics import read_metrics
 
@@ -57,14 +56,9 @@ def command(agent, out, *more, env="boonta:catch"):
 
 def final(folder, which="latest"):
     """Everything in a checkpoint, by path, with what it says of the counters."""
-    config = runs.load_config(folder)
-    config = config._replace(architecture_settings=configuration.Anakin(config.architecture_settings.envs, 1))
-    built = build(config)
-    here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-    shapes = jax.eval_shape(built.program.start, *configuration.stacked(built.members))
-    like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=here), shapes)
+    config = configuration.alone(runs.load_config(folder))
     checkpoints = Checkpoints(folder, config.run.keep)
-    found = checkpoints.restore(like, which)
+    found = checkpoints.restore(systems.build(config).shapes(), which)
     checkpoints.close()
     assert not found.passed_over
     arrays = {

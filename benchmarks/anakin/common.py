@@ -182,7 +182,7 @@ def machine() -> dict[str, Any]:
 
 def devices_for(envs: int) -> int:
     """The devices that the library chooses: all accelerators, or a virtual one for each core while each has enough."""
-    from boonta.experiments.building import ENVS_PER_DEVICE
+    from boonta.experiments.systems.anakin import ENVS_PER_DEVICE
 
     if machine()["backend"] != "cpu":
         return machine()["devices"]

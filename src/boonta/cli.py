@@ -54,7 +54,7 @@ def _parser() -> argparse.ArgumentParser:
     train = command("train", _train, "Train an agent; without names PPO, on CartPole, on Anakin.")
     train.add_argument("agent", nargs="?", help="an agent of `boonta list agents`, or module:factory")
     train.add_argument("env", nargs="?", help="family:Name of `boonta list envs`, or module:factory")
-    train.add_argument("--on", metavar="ARCHITECTURE", help="where it runs: anakin")
+    train.add_argument("--on", metavar="ARCHITECTURE", help="where it runs: anakin, sebulba")
     train.add_argument("--steps", metavar="N", type=_count, help="environment steps of one member")
     train.add_argument("--seed", metavar="S", type=int, help="the first seed")
     train.add_argument("--seeds", metavar="K", type=int, help="train K seeds in one program")
@@ -73,6 +73,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     train.add_argument("--resume", metavar="RUN", type=Path, help="go on where the run in this folder was")
     train.add_argument("--devices", metavar="N", help="devices to use, or auto")
+    train.add_argument("--actors", metavar="DEVICES", help="sebulba: devices that act, a count or places as [0,1]")
+    train.add_argument("--learners", metavar="DEVICES", help="sebulba: devices that learn, likewise")
+    train.add_argument("--synchronous", action="store_true", help="sebulba: acting waits for every update")
+    train.add_argument("--trace", metavar="FILE", help="sebulba: write a timeline of all threads")
     train.add_argument("--on-nan", choices=("stop", "ignore"), help="what to do about what is not finite")
     train.add_argument("--json", action="store_true", help="one JSON object as the last line")
     train.add_argument("--coordinator", metavar="HOST:PORT", help="several hosts: the address of the first")
@@ -117,6 +121,11 @@ def _train(args: argparse.Namespace) -> int:
     assignments = list(args.assignments)
     if args.devices is not None:
         assignments.append(f"architecture.devices={0 if args.devices == 'auto' else args.devices}")
+    for key in ("actors", "learners", "trace"):
+        if getattr(args, key) is not None:
+            assignments.append(f"architecture.{key}={getattr(args, key)}")
+    if args.synchronous:
+        assignments.append("architecture.lag=0")
     if args.resume:
         if not (args.resume / "config.toml").is_file():
             raise FileNotFoundError(f"--resume {args.resume}: not a run folder, it has no config.toml")
@@ -181,7 +190,7 @@ def _eval(args: argparse.Namespace) -> int:
     run = runs.open_run(args.run, args.checkpoint, args.member)
     summary = runs.evaluate(run, args.episodes)
     mean, std, episodes = (summary[f"eval_{key}"] for key in ("return_mean", "return_std", "episodes"))
-    of = f"member {args.member}, " if len(run.built.members) > 1 else ""
+    of = f"member {args.member}, " if len(run.system.members) > 1 else ""
     told = f"{mean:.2f} ± {std:.2f} over {episodes} episodes ({of}step {summary['env_steps']})"
     print(json.dumps(files.plain(summary)) if args.json else told)
     return 0

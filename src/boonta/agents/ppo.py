@@ -16,7 +16,7 @@ from boonta.core.settings import Refused, setting, traced
 from boonta.core.types import Array, Extras, Feedback, Key, Memory, Params, PyTree, Sample, TimeStep
 from boonta.nets.actor_critic import features
 from boonta.ops import normalizer
-from boonta.ops.blocks import summed
+from boonta.ops.blocks import fitting, summed
 from boonta.ops.gae import gae
 from boonta.ops.optimizers import Optimizer, optimizer
 from boonta.ops.shuffle import permutation
@@ -160,7 +160,7 @@ def ppo(spec: Spec, settings: Settings, total_updates: int = 0) -> Agent:
                     piece = piece._replace(advantage=(piece.advantage - centre) / spread)
                 return jax.grad(loss, has_aux=True)(weights, hyper, piece, count)
 
-            grads, metrics = summed(gradient, indices)
+            grads, metrics = summed(gradient, indices, fitting(pieces))
             grads = average(ravel(grads)[0])
             steps, moments = transform.update(grads, moments, flat)
             return (flat + steps, moments), metrics | {"loss/grad_norm": optax.tree.norm(grads)}  # type: ignore[operator]

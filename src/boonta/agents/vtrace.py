@@ -16,6 +16,7 @@ from boonta.core.settings import setting, traced
 from boonta.core.types import Array, Extras, Feedback, Key, Memory, Params, PyTree, Sample, TimeStep, Trajectory
 from boonta.nets.actor_critic import features
 from boonta.ops import normalizer
+from boonta.ops.blocks import summed
 from boonta.ops.optimizers import Optimizer, optimizer
 from boonta.ops.vtrace import vtrace as vtrace_targets
 
@@ -82,8 +83,10 @@ def vtrace(spec: Spec, settings: Settings, total_updates: int = 0) -> Agent:
     def learner_init(params: Params) -> State:
         return State(transform(0.0, 1.0).init(ravel(params["network"])[0]), jnp.int32(0))
 
-    def loss(weights: PyTree, hyper: dict[str, Array], trajectory: Trajectory) -> tuple[Array, dict[str, Array]]:
-        """The three terms of section 4.2, as means over what happened inside episodes."""
+    def loss(
+        weights: PyTree, hyper: dict[str, Array], trajectory: Trajectory, count: Array
+    ) -> tuple[Array, dict[str, Array]]:
+        """The three terms of section 4.2, summed over what happened inside episodes, over `count`."""
         memory, timesteps, extras, _ = trajectory
         policy, value = net.unroll(weights, memory, timesteps)
         policy = jax.tree.map(lambda x: x[:, :-1], policy)
@@ -97,7 +100,6 @@ def vtrace(spec: Spec, settings: Settings, total_updates: int = 0) -> Agent:
             hyper["trace"], hyper["rho_clip"], hyper["pg_rho_clip"],
         )  # fmt: skip
         mask = (~first).astype(jnp.float32)
-        count = jnp.maximum(average(mask.sum()), 1e-8)
         terms = {
             "loss/policy": -log_prob * advantage,
             "loss/value": 0.5 * (target - value[:, :-1]) ** 2,
@@ -115,7 +117,10 @@ def vtrace(spec: Spec, settings: Settings, total_updates: int = 0) -> Agent:
         step_size = hyper["learning_rate"] * jnp.maximum(1.0 - progress, 0.0)
         seen = trajectory._replace(timesteps=see(params, trajectory.timesteps))
         flat, unravel = ravel(params["network"])
-        grads, metrics = jax.grad(loss, has_aux=True)(params["network"], hyper, seen)
+        inside = ~trajectory.timesteps.first()[:, 1:]
+        count = jnp.maximum(average(jnp.sum(inside, dtype=jnp.float32)), 1e-8)
+        gradient = jax.grad(loss, has_aux=True)
+        grads, metrics = summed(lambda part: gradient(params["network"], hyper, part, count), seen)
         grads, metrics = average((ravel(grads)[0], metrics))
         steps, moments = transform(step_size, hyper["max_grad_norm"]).update(grads, state.optimizer, flat)
         owned = {"network": unravel(flat + steps)}  # type: ignore[operator]

@@ -4,7 +4,6 @@
 devices of the axis `learners` sharing one agent, devices of the axis `population` training different ones.
 """
 
-import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -14,11 +13,11 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
+from boonta.architectures.learning import fused, repeat
 from boonta.core import acting, devices, episodes, health, random
-from boonta.core.agent import Agent, Experience, Learner, check
+from boonta.core.agent import Agent, check
 from boonta.core.environment import Environment
-from boonta.core.types import Array, Feedback, Key, Params, PyTree
-from boonta.replay.once import once
+from boonta.core.types import Array, Key, Params, PyTree
 
 
 class State(NamedTuple):
@@ -74,119 +73,56 @@ def make(agent: Agent, environment: Environment, envs: int, shards: int = 1) -> 
         ValueError: environments or a batch that devices, or each other, do not divide; replay that is not on-policy.
     """
     check(agent, jax.eval_shape(agent.init, jax.random.key(0)))
-    length = _length(agent)
-    batches = {name: learner.experience.batch for name, learner in agent.learners.items()}
-    for what, n in {
-        "environments (architecture.envs)": envs,
-        **{f"{k}'s batch": n for k, n in batches.items()},
-    }.items():
-        if n % shards:
-            raise ValueError(f"the number of {what} must be a multiple of the number of devices, got {n} and {shards}")
+    learning = fused(agent, envs, shards)
     local = envs // shards
-    rounds = math.lcm(envs, *batches.values()) // envs
-    for name, batch in batches.items():
-        if envs % batch and batch % envs:
-            raise ValueError(f"{name}'s batch and architecture.envs must divide one another, got {batch} and {envs}")
-    replays = {name: once(local * rounds, batch // shards) for name, batch in batches.items()}
-    updates = sum(envs * rounds // batch for batch in batches.values())
     scalar = jax.ShapeDtypeStruct((), jnp.float32)
     observed_names = health.names({"observation": environment.spec.observation, "reward": scalar})
 
     def init(key: Key, settings: dict[str, Array]) -> State:
-        params_key, actors_key, key = jax.random.split(key, 3)
-        params = agent.init(params_key)
+        streams = acting.streams(key)
+        params = agent.init(streams.params)
         if settings:
             params = params | {"settings": params["settings"] | settings}
         learners = {name: learner.init(params) for name, learner in agent.learners.items()}
         index = devices.rank() * local + jnp.arange(local, dtype=jnp.int32)
-        begin = jax.vmap(lambda i: acting.begin(agent, environment, params, i, envs, actors_key))
+        begin = jax.vmap(lambda i: acting.begin(agent, environment, params, i, envs, streams.actors))
         zero = jnp.zeros((), jnp.int32)
-        return State(params, learners, begin(index), key, zero, zero)
+        return State(params, learners, begin(index), streams.updates, zero, zero)
 
     def collect(state: State) -> tuple[dict[str, PyTree], acting.Actor, episodes.Finished, PyTree]:
         """Unroll into each learner's replay. Those hand out everything once, so they are empty between iterations."""
-        unroll = partial(acting.unroll, agent, environment, state.params, length=length, version=state.updates)
+        unroll = partial(acting.unroll, agent, environment, state.params, length=learning.length, version=state.updates)
         example = jax.eval_shape(lambda actors: unroll(actors)[1], state.actors)
         example = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), example)
 
         def one(carry: tuple[PyTree, acting.Actor], _: None) -> tuple[tuple[PyTree, acting.Actor], Any]:
             stored, actors = carry
             actors, trajectories, finished = unroll(actors)
-            priorities = jnp.ones(local, jnp.float32)
-            stored = {name: replays[name].insert(stored[name], trajectories, priorities) for name in replays}
+            stored = learning.insert(stored, trajectories)
             observed = {"observation": trajectories.timesteps.observation, "reward": trajectories.timesteps.reward}
             return (stored, actors), (finished, health.first_bad(observed))
 
-        stored = {name: replay.init(example) for name, replay in replays.items()}
-        (stored, actors), (finished, bad) = _repeat(one, (stored, state.actors), rounds)
+        start = (learning.empty(example), state.actors)
+        (stored, actors), (finished, bad) = repeat(one, start, learning.rounds)
         return stored, actors, episodes.merge(finished), health.earliest(bad)
-
-    def learn(
-        name: str, learner: Learner, stored: PyTree, params: Params, private: PyTree, key: Key
-    ) -> tuple[Params, PyTree, Feedback]:
-        def one(carry: tuple[PyTree, Params, PyTree], key: Key) -> tuple[tuple[PyTree, Params, PyTree], Feedback]:
-            stored, params, private = carry
-            sample_key, update_key = jax.random.split(key)
-            stored, sample = replays[name].sample(stored, sample_key)
-            private, owned, feedback = learner.update(private, params, sample, update_key)
-            return (stored, params | owned, private), feedback
-
-        n = envs * rounds // batches[name]
-        (_, params, private), feedback = _repeat(one, (stored, params, private), n, jax.random.split(key, n))
-        return params, private, feedback
 
     def step(state: State) -> tuple[State, dict[str, Array]]:
         stored, actors, finished, bad = collect(state)
         key, update_key = jax.random.split(state.key)
         update_key = jax.random.fold_in(update_key, devices.rank())
-        params, learners, metrics = state.params, {}, {}
-        for i, (name, learner) in enumerate(agent.learners.items()):
-            params, learners[name], feedback = learn(
-                name, learner, stored[name], params, state.learners[name], jax.random.fold_in(update_key, i)
-            )
-            metrics |= jax.tree.map(jnp.mean, feedback.metrics)
+        params, learners, metrics = learning.learn(state.params, state.learners, stored, update_key)
         worse = health.first_bad(metrics)
         bad = jnp.where(bad > 0, bad, jnp.where(worse > 0, worse + len(observed_names), 0))
         metrics |= {"health": health.everywhere(bad)} | episodes.merge(devices.gather(finished))._asdict()
-        state = State(params, learners, actors, key, state.updates + updates, state.iterations + 1)
+        state = State(params, learners, actors, key, state.updates + learning.updates, state.iterations + 1)
         return state, metrics
 
     def tensors() -> list[str]:
         _, metrics = jax.eval_shape(step, jax.eval_shape(init, random.key(0), {}))
         return observed_names + health.names({k: v for k, v in metrics.items() if k not in episodes.Finished._fields})
 
-    lag = sum(n * (n - 1) / 2 for n in (envs * rounds // batch for batch in batches.values())) / updates
-    return Anakin(init, step, envs * rounds * length, updates, lag, tensors)
-
-
-def _length(agent: Agent) -> int:
-    """The length of the trajectories that all learners want.
-
-    Raises:
-        ValueError: lengths that differ, or a wish that on-policy learning on devices does not grant.
-    """
-    lengths = {name: learner.experience.length for name, learner in agent.learners.items()}
-    if len(set(lengths.values())) != 1:
-        raise ValueError(f"all learners must have the same experience.length on anakin, got {lengths}")
-    for name, learner in agent.learners.items():
-        wanted, granted = learner.experience, Experience(learner.experience.length, learner.experience.batch)
-        for field in Experience._fields:
-            if getattr(wanted, field) != getattr(granted, field):
-                raise ValueError(
-                    f"{name}'s experience.{field} must be {getattr(granted, field)!r} (on-policy) on anakin, "
-                    f"got {getattr(wanted, field)!r}"
-                )
-        if learner.insert is not None:
-            raise ValueError(f"{name}'s insert must be None (on-policy) on anakin")
-    return lengths.popitem()[1]
-
-
-def _repeat(body: Callable, carry: PyTree, n: int, xs: PyTree = None) -> tuple[PyTree, PyTree]:
-    """A scan, spelt out where it has a single step."""
-    if n > 1:
-        return jax.lax.scan(body, carry, xs, length=n)
-    carry, y = body(carry, jax.tree.map(lambda x: x[0], xs))
-    return carry, jax.tree.map(lambda x: x[None], y)
+    steps = envs * learning.rounds * learning.length
+    return Anakin(init, step, steps, learning.updates, learning.lag, tensors)
 
 
 class Program(NamedTuple):

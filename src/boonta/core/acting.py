@@ -1,5 +1,6 @@
 """Acting: the first half of the ring, from time steps to trajectories."""
 
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -18,7 +19,7 @@ class Actor(NamedTuple):
         state: the environment's.
         timestep: the one that `act` has not seen yet.
         memory: the agent's.
-        key: this environment's own random stream.
+        key: this environment's own random stream; steps draw from it by their number.
         index: int32, the environment's global index.
         step: int32, steps made so far.
         episode: Episode.
@@ -35,11 +36,36 @@ class Actor(NamedTuple):
 
 def begin(agent: Agent, environment: Environment, params: Params, index: Array, count: int, key: Key) -> Actor:
     """The actor of environment `index` (int32 scalar) of `count`, at FIRST. Consumes the key."""
-    key, reset_key, memory_key = jax.random.split(jax.random.fold_in(key, index), 3)
-    rank = index.astype(jnp.float32) / max(count - 1, 1)
+    key, reset_key, memory_key = own_keys(key, index)
     state, timestep = environment.reset(reset_key)
-    memory = agent.memory(params, rank, memory_key)
+    memory = agent.memory(params, rank(index, count), memory_key)
     return Actor(state, timestep, memory, key, index, jnp.zeros((), jnp.int32), episodes.begin())
+
+
+class Streams(NamedTuple):
+    """The random streams of a run."""
+
+    params: Key
+    actors: Key
+    updates: Key
+
+
+def streams(key: Key, life: int | Array = 0) -> Streams:
+    """A run's random streams; actors whose environments were made anew have others. Consumes the key."""
+    params, actors, updates = jax.random.split(key, 3)
+    again = jax.random.fold_in(actors, life)
+    return Streams(params, jax.lax.select(jnp.asarray(life) > 0, again, actors), updates)
+
+
+def own_keys(key: Key, index: Array) -> tuple[Key, Key, Key]:
+    """The random stream of environment `index`, and the keys of its first reset and of the agent's memory."""
+    stream, reset_key, memory_key = jax.random.split(jax.random.fold_in(key, index), 3)
+    return stream, reset_key, memory_key
+
+
+def rank(index: Array, count: int) -> Array:
+    """i / (N - 1) as float32, 0 if alone: which of N environments, by which agents may differ in exploration."""
+    return index.astype(jnp.float32) / max(count - 1, 1)
 
 
 def unroll(
@@ -62,18 +88,18 @@ def unroll(
     move = jax.vmap(lambda *args: advance(environment, *args))
 
     # All keys of the unroll in one call: inside the loop each draw would pay for its own.
-    keys = jax.vmap(lambda key: jax.random.split(key, (2 * length + 1,)))(actors.key)
-    next_key, keys = keys[:, 0], jnp.moveaxis(keys[:, 1:], 1, 0)
+    steps = actors.step + jnp.arange(length, dtype=jnp.int32)[:, None]
+    keys = jax.vmap(partial(act_keys, actors.key))(steps), jax.vmap(partial(step_keys, actors.key))(steps)
 
     def body(carry, keys):
         state, timestep, memory = carry
-        act_keys, step_keys = keys
-        memory, action, extras = act(params, memory, timestep, act_keys)
-        state, next_timestep = move(state, timestep, action, step_keys)
+        act_key, step_key = keys
+        memory, action, extras = act(params, memory, timestep, act_key)
+        state, next_timestep = move(state, timestep, action, step_key)
         return (state, next_timestep, memory), (timestep, extras)
 
     carry = (actors.state, actors.timestep, actors.memory)
-    carry, (timesteps, extras) = jax.lax.scan(body, carry, (keys[:length], keys[length:]))
+    carry, (timesteps, extras) = jax.lax.scan(body, carry, keys)
     state, timestep, memory = carry
 
     timesteps = jax.tree.map(lambda xs, x: jnp.concatenate([xs, x[None]]), timesteps, timestep)
@@ -83,8 +109,18 @@ def unroll(
         actors.index, jnp.zeros_like(actors.index), actors.step, jnp.broadcast_to(version, actors.index.shape)
     )
     trajectory = Trajectory(actors.memory, timesteps, extras, origin)
-    actors = Actor(state, timestep, memory, next_key, actors.index, actors.step + length, episode)
+    actors = Actor(state, timestep, memory, actors.key, actors.index, actors.step + length, episode)
     return actors, trajectory, finished
+
+
+def act_keys(key: Key, step: Array) -> Key:
+    """The keys that agents act with in environments [E] at their steps [E], whatever drives them."""
+    return jax.vmap(jax.random.fold_in)(key, 2 * step.astype(jnp.uint32))
+
+
+def step_keys(key: Key, step: Array) -> Key:
+    """The keys of the environments' steps that follow, likewise."""
+    return jax.vmap(jax.random.fold_in)(key, 2 * step.astype(jnp.uint32) + 1)
 
 
 def reanalyse(agent: Agent, params: Params, memory: Memory, timesteps: TimeStep, keys: Key) -> tuple[Memory, Extras]:

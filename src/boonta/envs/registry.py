@@ -5,9 +5,11 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, get_type_hints
 
 from boonta.core.environment import Environment
+from boonta.core.host import Host
 from boonta.core.settings import convert
 from boonta.envs import catch, chain, gridworld, memory, probes, tmaze
 from boonta.envs.errors import unknown
@@ -25,20 +27,27 @@ _OWN: Mapping[str, Callable[..., Environment]] = {
 }
 
 # Where `make(name, **settings)` and `names()` of a bridge are; imported only when that family is asked for.
-_BRIDGES = {"gymnax": "boonta.envs.gymnax"}
+_BRIDGES = {
+    "gymnax": "boonta.envs.gymnax",
+    "ale": "boonta.envs.ale",
+    "gym": "boonta.envs.gym",
+}
 
 
-def make(name: str, **settings: Any) -> Environment:
+def make(name: str, **settings: Any) -> Environment | Host:
     """The environment called `name`.
 
     Args:
         name: `boonta:catch`, `gymnax:CartPole-v1`, ..., or `package.module:factory`, where `factory(**settings)`
-            returns an Environment. The current directory is on the path of that import.
+            returns an Environment, a Host, or a gymnasium.Env. The current directory is on the path of that import.
         **settings: what the environment's factory takes.
+
+    Returns:
+        An Environment if it compiles, a Host if it steps on the host.
 
     Raises:
         ValueError: the family, the name or a setting is unknown (the message says what is allowed and what is
-            nearest), a value is refused by the factory, or a factory's answer cannot be compiled.
+            nearest), a value is refused by the factory, or a factory's answer is none of these.
         ImportError: the bridge's package is not installed; the message is the `pip install` line.
     """
     family, separator, rest = name.partition(":")
@@ -50,7 +59,8 @@ def make(name: str, **settings: Any) -> Environment:
         return _call(_OWN[rest], name, settings)
     if family in _BRIDGES:
         return importlib.import_module(_BRIDGES[family]).make(rest, **settings)
-    return _compiled(_call(_own_factory(family, rest), name, settings), name)
+    factory = _own_factory(family, rest)
+    return _taken(_call(factory, name, settings), name, partial(factory, **settings))
 
 
 def names(family: str | None = None) -> tuple[str, ...]:
@@ -112,14 +122,16 @@ def _own_factory(module_name: str, attribute: str) -> Callable[..., Any]:
     return factory
 
 
-def _compiled(made: Any, name: str) -> Environment:
-    if isinstance(made, Environment):
+def _taken(made: Any, name: str, factory: Callable[..., Any]) -> Environment | Host:
+    if isinstance(made, (Environment, Host)):
         return made
+    import gymnasium
+
+    if isinstance(made, gymnasium.Env):
+        made.close()
+        return importlib.import_module(_BRIDGES["gym"]).of(name, factory)
     kind = f"{type(made).__module__}.{type(made).__qualname__}"
-    on_host = callable(getattr(made, "reset", None)) and callable(getattr(made, "step", None))
     raise ValueError(
-        f"{name} returned a {kind}, which steps on the host and cannot be compiled; anakin needs a "
-        "boonta.core.environment.Environment, pure functions of JAX"
-        if on_host
-        else f"{name} returned a {kind}; allowed: a boonta.core.environment.Environment"
+        f"{name} returned a {kind}; allowed: a boonta.core.environment.Environment, a boonta.core.host.Host or a "
+        "gymnasium.Env"
     )

@@ -103,6 +103,15 @@ class Checkpoints:
                 passed_over.append(f"checkpoint {step} cannot be read ({type(error).__name__}: {_first_line(error)})")
         raise ValueError(f"no checkpoint in {self._folder} can be read: {'; '.join(passed_over)}")
 
+    def facts(self) -> dict[str, Any] | None:
+        """Those of the latest checkpoint whose facts can be read, None if there is none."""
+        for step in reversed(self.steps()):
+            try:
+                return dict(self._manager.restore(step, args=ocp.args.Composite(facts=ocp.args.JsonRestore()))["facts"])
+            except Exception:  # any damage takes any form; `restore` will tell of it
+                continue
+        return None
+
     def set_aside(self, after: int) -> None:
         """Rename the checkpoints later than `after`: they are damaged, and their places are needed. On all hosts."""
         for step in self.steps() if jax.process_index() == 0 else ():

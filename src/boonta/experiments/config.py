@@ -3,7 +3,7 @@
 import itertools
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -45,6 +45,31 @@ class Anakin:
     )
 
 
+@dataclass(frozen=True)
+class Sebulba:
+    """Where Sebulba runs, on each host."""
+
+    actors: str = setting("auto", "devices that act: a count of the first ones, or places such as [0,1]")
+    learners: str = setting("auto", "devices that learn: a count of the last ones, or places such as [1,2,3]")
+    threads: int = setting(
+        0, "threads of each actor device, each with environments of its own; 0 for 2, on a CPU for 1", low=0
+    )
+    envs: int = setting(0, "environments of a thread; 0 for what makes a batch of all threads", low=0)
+    lag: int = setting(1, "most iterations that acting may be behind learning; 0 is synchronous", low=0)
+    restarts: int = setting(3, "how often environments may fail and be made anew before the run fails", low=0)
+    timeout: float = setting(120.0, "seconds without experience after which the run fails", low=1.0)
+    workers: Literal["auto", "serial", "threads", "processes"] = setting("auto", "what steps Python environments")
+    worker_count: int = setting(
+        0, "threads or processes for that, and threads of the pool of ale; 0: one per core", low=0
+    )
+    worker_timeout: float = setting(60.0, "seconds that a worker process may take to answer", low=0.1)
+    devices: int = setting(0, "virtual devices on a CPU; 0 for one", low=0)
+    trace: str = setting("", "file for a timeline of all threads, for Chrome's or Perfetto's trace viewer")
+
+
+ARCHITECTURES = {"anakin": Anakin, "sebulba": Sebulba}
+
+
 class Config(NamedTuple):
     """Everything resolved. `env_settings` are the keyword arguments of the environment's factory."""
 
@@ -54,7 +79,7 @@ class Config(NamedTuple):
     env: str
     env_settings: dict[str, Any]
     architecture: str
-    architecture_settings: Anakin
+    architecture_settings: Any
 
     def tables(self) -> dict[str, dict[str, Any]]:
         """As in `config.toml`."""
@@ -129,7 +154,9 @@ def resolve(
         env=names["env"],
         env_settings={key: _literal(value) for key, value in merged["env"].items()},
         architecture=names["architecture"],
-        architecture_settings=settings.build(Anakin, merged["architecture"], "architecture"),
+        architecture_settings=settings.build(
+            ARCHITECTURES[names["architecture"]], merged["architecture"], "architecture"
+        ),
     )
     members(config)
     return config
@@ -168,6 +195,27 @@ def members(config: Config) -> list[Member]:
     return population
 
 
+def iterations(config: Config, steps: int, updates: int) -> int:
+    """Iterations of the run, of so many environment steps and updates each.
+
+    Raises:
+        ValueError: more updates than are counted.
+    """
+    n = max(1, config.run.steps // steps)
+    if n * updates >= 2**31:  # states count updates in int32
+        most = (2**31 - 1) // updates * steps
+        raise ValueError(f"run.steps must be at most {most} with these settings, got {config.run.steps}")
+    return n
+
+
+def alone(config: Config) -> Config:
+    """The same on one device, whatever devices it was for."""
+    changes: dict[str, Any] = {"devices": 1}
+    if config.architecture == "sebulba":
+        changes = {"actors": "auto", "learners": "auto", "trace": ""}
+    return config._replace(architecture_settings=replace(config.architecture_settings, **changes))
+
+
 def stacked(population: Sequence[Member]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """The seeds, int32 [M], and the swept settings, float32 [M] each, of a population."""
     seeds = np.asarray([member.seed for member in population], np.int32)
@@ -200,7 +248,9 @@ def load(path: Path) -> Config:
         env=names["env"],
         env_settings=tables["env"],
         architecture=names["architecture"],
-        architecture_settings=settings.build(Anakin, tables["architecture"], "architecture"),
+        architecture_settings=settings.build(
+            ARCHITECTURES[names["architecture"]], tables["architecture"], "architecture"
+        ),
     )
 
 

@@ -4,53 +4,57 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
-from jax.sharding import NamedSharding, PartitionSpec
 
-from boonta.architectures import anakin
-from boonta.core import devices, random
 from boonta.core import episodes as counting
 from boonta.core.types import PyTree
-from boonta.experiments import config as configuration
-from boonta.experiments import evaluation, signals
-from boonta.experiments.building import Built
+from boonta.experiments import agreement, evaluation
 from boonta.experiments.checkpoint import FOLDER, Checkpoints
 from boonta.experiments.config import Config
 from boonta.experiments.metrics import MetricsLog
 from boonta.experiments.progress import Progress
-from boonta.experiments.signals import Interrupted
+from boonta.experiments.systems import Failed, System
+
+LIMIT = 3600.0  # seconds that an evaluation may take
+
+Log = Callable[[list[dict[str, Any]]], None]
 
 
-class Failed(Exception):
-    """The run ended for a reason that the message tells; the exit code is 1."""
+class Mark(NamedTuple):
+    """A point of the run: iterations and seconds so far."""
+
+    done: int
+    seconds: float
+
+
+class Examination(NamedTuple):
+    """An evaluation under way: its answer to come, and the state and the point of the run that it is about."""
+
+    scores: "Future[evaluation.Scores]"
+    state: PyTree
+    mark: Mark
+    facts: dict[str, Any]
+    save: bool
 
 
 class Driver:
-    """One run: state in, state out, with the log, the clock and the checkpoints at the edges."""
+    """One run on a system."""
 
-    def __init__(self, config: Config, folder: Path, built: Built, resume: bool, quiet: bool) -> None:
-        self.config, self.folder, self.built, self.quiet = config, folder, built, quiet
+    def __init__(self, config: Config, folder: Path, system: System, resume: bool, quiet: bool) -> None:
+        self.config, self.folder, self.system, self.quiet = config, folder, system, quiet
         self.lead = jax.process_index() == 0
         self.checkpoints = Checkpoints(folder, config.run.keep)
-        self.per_iteration = built.unit.steps_per_iteration
-        self.done = 0  # iterations
-        self.seconds = 0.0
+        self.mark = Mark(0, 0.0)
         self.best = -1e300  # the best evaluation so far; JSON has no infinity
-        self.compiled: dict[int, Callable] = {}
-        self.compile_seconds = 0.0
-        self.state = self._start()
-        self.evaluate = _evaluator(built, config.run.eval_episodes)
-        if resume:
-            try:
-                self._restore()
-            except (FileNotFoundError, ValueError) as error:
-                raise Failed(str(error)) from error
+        self.under_way: Examination | None = None
+        self.state = self._restored() if resume else system.start()
 
     def go(self) -> dict[str, Any]:
         """To the end of the run; the summary.
@@ -59,82 +63,101 @@ class Driver:
             Failed: something stopped it.
             Interrupted: a signal did; the run was saved.
         """
-        run, total = self.config.run, self.built.iterations
+        run, system, total = self.config.run, self.system, self.system.iterations
         chunk = self._iterations(run.log_every, 50)
         save_every = self._iterations(run.checkpoint_every, 10, chunk)
         evaluate_every = self._iterations(run.evaluate_every, 10, chunk)
         began = time.perf_counter()
         scores = None
         with (
-            signals.received() as received,
+            agreement.received() as received,
             self._log() as log,
-            Progress(total * self.per_iteration, self.quiet or not self.lead) as bar,
+            Progress(total * system.steps, self.quiet or not self.lead) as bar,
         ):
-            while self.done < total:
-                n = min(chunk - self.done % chunk, total - self.done)
-                metrics, elapsed = self._advance(n)
+            while self.mark.done < total:
+                n = min(chunk - self.mark.done % chunk, total - self.mark.done)
+                self.state, metrics, elapsed = system.advance(self.state, n)
+                self.mark = Mark(self.mark.done + n, self.mark.seconds + elapsed)
                 rows = self._rows(metrics, elapsed, n)
                 log(rows)
                 self._check(metrics, n)
-                steps, ended, stop = self.done * self.per_iteration, self.done == total, signals.agreed(received)
+                self._tell()
+                steps, ended = self.mark.done * system.steps, self.mark.done == total
                 returns = [row["episode/return_mean"] for row in rows]
-                speed = n * self.per_iteration * len(self.built.members) / elapsed
+                speed = n * system.steps * len(system.members) / elapsed
                 bar.update(steps, speed, float(np.nanmean(returns)) if not np.isnan(returns).all() else None)
-                due = ended or self.done % evaluate_every == 0
+                stop = agreement.agreed(received)
+                save = bool(ended or stop or self.mark.done % save_every == 0)
+                due = ended or self.mark.done % evaluate_every == 0
+                self._settle(log, wait=save or due)
                 if due:
-                    scores = self.evaluate(self.state.params)
-                    log(self._evaluation_rows(scores))
-                    score = float(np.mean(scores.returns))
-                    better, self.best = score > self.best, max(self.best, score)
-                if ended or stop or self.done % save_every == 0 or (due and better):
-                    self._save(scores if due else None)
+                    self._examine(save)
+                    scores = self._settle(log, wait=ended) or scores
+                elif save:
+                    self._save(self.state, self.mark, self._facts(), None)
                 if stop and not ended:
+                    self._settle(log, wait=True)
                     where = f"boonta train --resume {self.folder}"
-                    raise Interrupted(stop, f"{signal.Signals(stop).name} at step {steps}; saved, go on with: {where}")
+                    raise agreement.Interrupted(
+                        stop, f"{signal.Signals(stop).name} at step {steps}; saved, go on with: {where}"
+                    )
             if scores is None:  # resumed at its end
-                scores = self.evaluate(self.state.params)
+                scores = agreement.shared(system.evaluate(self.state, run.eval_episodes).result(LIMIT))
         self.checkpoints.close()
-        return self._summary(scores, self.compile_seconds, time.perf_counter() - began)
+        return self._summary(scores, time.perf_counter() - began)
 
-    def _advance(self, n: int) -> tuple[dict[str, np.ndarray], float]:
-        """Make n iterations; their metrics, and how many seconds they took, compilation apart."""
-        if n not in self.compiled:
-            clock = time.perf_counter()
-            self.compiled[n] = self.built.program.run.lower(self.state, n).compile()
-            self.compile_seconds += time.perf_counter() - clock
-        clock = time.perf_counter()
-        self.state, metrics = self.compiled[n](self.state)
-        metrics = fetch(metrics)
-        elapsed = time.perf_counter() - clock
-        self.done += n
-        self.seconds += elapsed
-        return metrics, elapsed
+    def _examine(self, save: bool) -> None:
+        """Begin an evaluation of the state as it is now."""
+        scores = self.system.evaluate(self.state, self.config.run.eval_episodes)
+        # Training goes on with the buffers of the state; what is evaluated beside it is kept for its checkpoint.
+        state = self.state if scores.done() else jax.tree.map(jnp.copy, self.state)
+        self.under_way = Examination(scores, state, self.mark, self._facts(), save)
 
-    def _start(self) -> anakin.State:
-        everyone = NamedSharding(self.built.program.mesh, PartitionSpec(devices.POPULATION))
-        place = partial(jax.device_put, device=everyone)
-        return self.built.program.start(*jax.tree.map(place, configuration.stacked(self.built.members)))
+    def _settle(self, log: Log, wait: bool) -> evaluation.Scores | None:
+        """Log the evaluation under way if it has ended; save what it was about if that is due or the best so far."""
+        one = self.under_way
+        if one is None or not (wait or agreement.together(one.scores.done())):
+            return None
+        self.under_way = None
+        scores = agreement.shared(one.scores.result(LIMIT))
+        log(self._evaluation_rows(scores, one.mark))
+        score = float(np.mean(scores.returns))
+        better, self.best = score > self.best, max(self.best, score)
+        if one.save or better:
+            self._save(one.state, one.mark, one.facts | {"best": self.best}, score)
+        return scores
 
-    def _restore(self) -> None:
-        found = self.checkpoints.restore(self.state)
+    def _restored(self) -> PyTree:
+        try:
+            facts = self.checkpoints.facts()
+            found = self.checkpoints.restore(self.system.start(facts))
+        except (FileNotFoundError, ValueError) as error:
+            raise Failed(str(error)) from error
         for message in found.passed_over:
             print(f"boonta: WARNING: {message}; going on from the one before", file=sys.stderr)
         steps = int(found.facts["env_steps"])
         if found.passed_over:
             self.checkpoints.set_aside(after=steps)
-        self.state, self.done = found.state, int(found.facts["iterations"])
-        self.seconds, self.best = float(found.facts["seconds"]), float(found.facts["best"])
+        self.mark = Mark(int(found.facts["iterations"]), float(found.facts["seconds"]))
+        self.best = float(found.facts["best"])
         print(f"boonta: going on from step {steps} of {self.folder}", file=sys.stderr)
+        return found.state
 
-    def _save(self, scores: evaluation.Scores | None) -> None:
-        score = None if scores is None else float(np.mean(scores.returns))
+    def _facts(self) -> dict[str, Any]:
         facts = {
-            "iterations": self.done,
-            "seconds": self.seconds,
+            "iterations": self.mark.done,
+            "seconds": self.mark.seconds,
             "best": self.best,
-            "updates": self.done * self.built.unit.updates_per_iteration,
+            "updates": self.mark.done * self.system.updates,
         }
-        self.checkpoints.save(self.done * self.per_iteration, self.state, facts, score)
+        return facts | self.system.facts()
+
+    def _save(self, state: PyTree, mark: Mark, facts: dict[str, Any], score: float | None) -> None:
+        self.checkpoints.save(mark.done * self.system.steps, state, facts, score)
+
+    def _tell(self) -> None:
+        for notice in self.system.notices():
+            print(f"boonta: WARNING: {notice}", file=sys.stderr)
 
     def _check(self, metrics: dict[str, np.ndarray], n: int) -> None:
         bad = metrics["health"]
@@ -142,9 +165,9 @@ class Driver:
             return
         iteration = int(np.argmax(bad.any(axis=0)))
         member = int(np.argmax(bad[:, iteration] > 0))
-        name = self.built.unit.tensors()[int(bad[member, iteration]) - 1]
-        step = (self.done - n + iteration + 1) * self.per_iteration
-        who = f" of {self.built.members[member].name}" if len(self.built.members) > 1 else ""
+        name = self.system.tensors()[int(bad[member, iteration]) - 1]
+        step = (self.mark.done - n + iteration + 1) * self.system.steps
+        who = f" of {self.system.members[member].name}" if len(self.system.members) > 1 else ""
         kept = self.checkpoints.steps()
         last = (
             f"the last good checkpoint is {self.folder / FOLDER / str(kept[-1])}"
@@ -154,58 +177,53 @@ class Driver:
         raise Failed(f"{name}{who} is not finite at step {step}; {last}; `--on-nan ignore` goes on regardless")
 
     @contextmanager
-    def _log(self) -> Iterator[Callable[[list[dict[str, Any]]], None]]:
+    def _log(self) -> Iterator[Log]:
         if not self.lead:
             yield lambda rows: None
             return
         with MetricsLog(self.folder) as log:
-            log.truncate_after(self.done * self.per_iteration)
+            log.truncate_after(self.mark.done * self.system.steps)
             yield log.extend
 
-    def _where(self, member: int) -> dict[str, Any]:
-        steps = self.done * self.per_iteration
-        row = {
-            "env_steps": steps,
-            "frames": steps * self.built.environment.spec.frames_per_step,
-            "seconds": self.seconds,
-        }
-        if len(self.built.members) > 1:
-            row |= {"member": member, "member_name": self.built.members[member].name}
+    def _where(self, member: int, mark: Mark) -> dict[str, Any]:
+        steps = mark.done * self.system.steps
+        row = {"env_steps": steps, "frames": steps * self.system.spec.frames_per_step, "seconds": mark.seconds}
+        if len(self.system.members) > 1:
+            row |= {"member": member, "member_name": self.system.members[member].name}
         return row
 
     def _rows(self, metrics: dict[str, np.ndarray], elapsed: float, n: int) -> list[dict[str, Any]]:
         rows = []
-        speed = n * self.per_iteration * len(self.built.members) / elapsed
-        for i in range(len(self.built.members)):
+        speed = n * self.system.steps * len(self.system.members) / elapsed
+        for i in range(len(self.system.members)):
             mine = {key: values[i] for key, values in metrics.items()}
             finished = counting.merge(counting.Finished(*(mine.pop(field) for field in counting.Finished._fields)))
             mine.pop("health")
             rows.append(
-                self._where(i)
-                | {"updates": self.done * self.built.unit.updates_per_iteration, "steps_per_second": speed}
+                self._where(i, self.mark)
+                | {"updates": self.mark.done * self.system.updates, "steps_per_second": speed}
                 | counting.summary(finished)
-                | {"policy_lag_mean": self.built.unit.lag}
-                | {key: float(np.mean(values)) for key, values in mine.items()}
+                | {key: float((np.max if key.endswith("_max") else np.mean)(value)) for key, value in mine.items()}
             )
         return rows
 
-    def _evaluation_rows(self, scores: evaluation.Scores) -> list[dict[str, Any]]:
+    def _evaluation_rows(self, scores: evaluation.Scores, mark: Mark) -> list[dict[str, Any]]:
         return [
-            self._where(i)
+            self._where(i, mark)
             | {f"eval/{k.removeprefix('eval_')}": v for k, v in evaluation.statistics(scores.returns[i]).items()}
             | {"eval/length_mean": float(np.mean(scores.lengths[i]))}
-            for i in range(len(self.built.members))
+            for i in range(len(self.system.members))
         ]
 
-    def _summary(self, scores: evaluation.Scores, compile_seconds: float, wall: float) -> dict[str, Any]:
-        steps, members = self.done * self.per_iteration, self.built.members
+    def _summary(self, scores: evaluation.Scores, wall: float) -> dict[str, Any]:
+        steps, members = self.mark.done * self.system.steps, self.system.members
         means = np.mean(scores.returns, axis=1)
         summary = evaluation.statistics(scores.returns) | {
             "env_steps": steps * len(members),
-            "seconds": round(self.seconds, 3),
-            "steps_per_second": round(steps * len(members) / max(self.seconds, 1e-9), 1),
-            "updates": self.done * self.built.unit.updates_per_iteration,
-            "compile_seconds": round(compile_seconds, 3),
+            "seconds": round(self.mark.seconds, 3),
+            "steps_per_second": round(steps * len(members) / max(self.mark.seconds, 1e-9), 1),
+            "updates": self.mark.done * self.system.updates,
+            "compile_seconds": round(self.system.compile_seconds, 3),
             "wall_seconds": round(wall, 3),
         }
         if len(members) > 1:
@@ -218,37 +236,5 @@ class Driver:
 
     def _iterations(self, steps: int, share: int, multiple: int = 1) -> int:
         """Iterations between two events: of `steps` environment steps, or of a share of the run."""
-        n = round(steps / self.per_iteration) if steps else self.built.iterations // share
+        n = round(steps / self.system.steps) if steps else self.system.iterations // share
         return max(1, round(n / multiple)) * multiple
-
-
-def _evaluator(built: Built, count: int) -> Callable[[PyTree], evaluation.Scores]:
-    """Params [M, ...] -> Scores [M, episodes], on all devices of the mesh."""
-    mesh, specs = built.program.mesh, built.program.specs
-    shards = mesh.shape[devices.LEARNERS]
-    split = shards if count % shards == 0 else 1
-
-    def one(params: PyTree) -> evaluation.Scores:
-        first = devices.rank() * (count // split) if split > 1 else 0
-        key = random.key(evaluation.SEED)
-        return evaluation.episodes(built.agent, built.environment, params, key, first, count // split, of=count)
-
-    out = specs.actors if split > 1 else specs.updates
-    mapped = jax.shard_map(
-        lambda params: jax.lax.map(one, params), mesh=mesh, in_specs=(specs.params,), out_specs=out, check_vma=False
-    )
-    compiled = jax.jit(mapped)
-    return lambda params: evaluation.Scores(*fetch(tuple(compiled(params))))
-
-
-def fetch(tree: PyTree) -> PyTree:
-    """A tree of device arrays as NumPy arrays, whole on every host."""
-
-    def one(x: jax.Array) -> np.ndarray:
-        if x.is_fully_addressable or x.is_fully_replicated:
-            return np.asarray(x)
-        from jax.experimental import multihost_utils
-
-        return np.asarray(multihost_utils.process_allgather(x, tiled=True))
-
-    return jax.tree.map(one, tree)

@@ -1,16 +1,19 @@
 """Greedy episodes, counted once each."""
 
+from collections.abc import Callable
+from contextlib import closing
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from boonta.core import acting
+from boonta.core import acting, random
 from boonta.core.agent import Agent
 from boonta.core.environment import Environment, advance
-from boonta.core.types import Array, Key, Params, PyTree, TimeStep
+from boonta.core.host import Host, Workers
+from boonta.core.types import LAST, Array, Key, Params, PyTree, TimeStep
 
 SEED = 0x5EED  # the same episodes every time: evaluations of a run differ by the agent alone
 MOST_STEPS = 100_000  # of an episode that never ends
@@ -62,6 +65,54 @@ def episodes(
     return Scores(total, length)
 
 
+def on_host(agent: Agent, host: Host, params: Params, count: int, workers: Workers, device: Any) -> Scores:
+    """Play one episode in each of `count` host environments at once, the agent acting on `device`.
+
+    Args:
+        agent: acts with `exploit`.
+        host: the environments.
+        params: the agent's groups.
+        count: environments.
+        workers: how they are stepped.
+        device: where the agent acts.
+    """
+    returns, lengths = np.zeros(count, np.float32), np.zeros(count, np.int32)
+    done = np.zeros(count, bool)
+    with jax.default_device(device), closing(host.make(np.arange(count), SEED, 0, workers)) as batch:
+        play = _player(agent, params, count)
+        timestep = batch.reset()
+        for _ in range(MOST_STEPS):
+            timestep = batch.step(play(timestep))
+            returns += np.where(done, 0.0, timestep.reward)
+            lengths += ~done
+            done |= np.asarray(timestep.step_type == LAST)
+            if done.all():
+                break
+    return Scores(returns, lengths)  # type: ignore[arg-type]
+
+
+def _player(agent: Agent, params: Params, count: int) -> Callable[[TimeStep], np.ndarray]:
+    """Greedy acting in `count` environments, memory and keys kept."""
+    keys = jax.random.split(random.key(SEED), count)
+    memory = jax.vmap(agent.memory, (None, 0, 0))(params, acting.rank(jnp.arange(count), count), keys)
+    number = 0
+
+    @jax.jit
+    def exploit(memory: PyTree, timestep: TimeStep, number: Array) -> tuple[PyTree, Array]:
+        memory, action, _ = jax.vmap(agent.exploit, (None, 0, 0, 0))(
+            params, memory, timestep, acting.act_keys(keys, jnp.full(count, number))
+        )
+        return memory, action
+
+    def play(timestep: TimeStep) -> np.ndarray:
+        nonlocal memory, number
+        memory, action = exploit(memory, timestep, np.int32(number))
+        number += 1
+        return np.asarray(action)
+
+    return play
+
+
 def statistics(returns: np.ndarray | Array) -> dict[str, float]:
     """Mean and spread under the names of the command line."""
     return {
@@ -106,3 +157,23 @@ def film(agent: Agent, environment: Environment, params: Params, key: Key, most:
         if timestep.last():
             break
     return Film(frames, total, bool(timestep.last()))
+
+
+def film_on_host(agent: Agent, host: Host, params: Params, seed: int, most: int) -> Film:
+    """`film` in a host environment.
+
+    Raises:
+        ValueError: the environment cannot be drawn.
+    """
+    with closing(host.make(np.arange(1), seed, 0, Workers("serial", 1))) as batch:
+        play = _player(agent, params, 1)
+        timestep = batch.reset()
+        frames, total = [batch.frame()], 0.0
+        for _ in range(most):
+            timestep = batch.step(play(timestep))
+            last = timestep.step_type[0] == LAST
+            total += float(timestep.reward[0])
+            frames.append(batch.frame())
+            if last:
+                break
+    return Film(frames, total, bool(last))

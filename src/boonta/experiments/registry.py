@@ -15,8 +15,8 @@ AGENTS = {
     "ppo": "boonta.agents.ppo:ppo",
     "vtrace": "boonta.agents.vtrace:vtrace",
 }
-ARCHITECTURES = ("anakin",)
-FAMILIES = ("boonta", "gymnax")  # of environments
+ARCHITECTURES = ("anakin", "sebulba")
+FAMILIES = ("boonta", "gymnax", "ale", "gym")  # of environments
 
 
 class AgentEntry(NamedTuple):

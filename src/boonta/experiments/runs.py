@@ -6,16 +6,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import imageio.v3 as iio
-import jax
 import numpy as np
 
-from boonta.core import random
 from boonta.core.types import Params
 from boonta.experiments import config as configuration
-from boonta.experiments import evaluation, files
-from boonta.experiments.building import Built, build
+from boonta.experiments import evaluation, files, systems
 from boonta.experiments.checkpoint import Checkpoints
 from boonta.experiments.config import Config
+from boonta.experiments.systems import System
 
 FPS = 30
 SHORT, SLOW = 60, 8  # films of fewer frames are shown at so many a second
@@ -26,7 +24,7 @@ class Run(NamedTuple):
 
     folder: Path
     config: Config
-    built: Built
+    system: System
     params: Params
     facts: dict[str, Any]
 
@@ -55,33 +53,24 @@ def open_run(folder: Path, which: int | str = "latest", member: int = 0) -> Run:
         ValueError: no such member, or no readable checkpoint.
     """
     config = load_config(folder)
-    here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
-    alone = config._replace(architecture_settings=configuration.Anakin(config.architecture_settings.envs, 1))
-    built = build(alone)
-    if not 0 <= member < len(built.members):
-        raise ValueError(f"--member must be 0 to {len(built.members) - 1}, got {member}")
-    shapes = jax.eval_shape(built.program.start, *configuration.stacked(built.members))
-    like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=here), shapes)
+    system = systems.build(configuration.alone(config))
+    if not 0 <= member < len(system.members):
+        raise ValueError(f"--member must be 0 to {len(system.members) - 1}, got {member}")
     checkpoints = Checkpoints(folder, config.run.keep)
-    found = checkpoints.restore(like, which)
+    found = checkpoints.restore(system.shapes(), which)
     checkpoints.close()
     for message in found.passed_over:
         print(f"boonta: WARNING: {message}; using the one before", file=sys.stderr)
-    params = jax.tree.map(lambda x: x[member], found.state.params)
-    return Run(folder, config, built, params, found.facts)
+    return Run(folder, config, system, system.params(found.state, member), found.facts)
 
 
 def evaluate(run: Run, episodes: int) -> dict[str, Any]:
     """Greedy episodes of a run's parameters: the summary that `--json` prints."""
-    agent, environment = run.built.agent, run.built.environment
     if episodes < 1:
         raise ValueError(f"--episodes must be at least 1, got {episodes}")
 
-    def play(params: Params) -> evaluation.Scores:
-        return evaluation.episodes(agent, environment, params, random.key(evaluation.SEED), 0, episodes)
-
-    scores = jax.jit(play)(run.params)
-    return evaluation.statistics(np.asarray(scores.returns)) | {
+    scores = run.system.play(run.params, episodes)
+    return evaluation.statistics(scores.returns) | {
         "eval_length_mean": float(np.mean(scores.lengths)),
         "env_steps": run.facts["env_steps"],
         "out": str(run.folder),
@@ -98,7 +87,7 @@ def watch(run: Run, out: Path, steps: int = 1000, seed: int = 0) -> dict[str, An
         raise ValueError(f"--out must end in .gif or .mp4, got {out.name!r}")
     if steps < 1:
         raise ValueError(f"--steps must be at least 1, got {steps}")
-    film = evaluation.film(run.built.agent, run.built.environment, run.params, random.key(seed), steps)
+    film = run.system.film(run.params, seed, steps)
     frames, rate = np.stack(film.frames), FPS
     if len(frames) < SHORT:
         rate = SLOW

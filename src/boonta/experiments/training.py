@@ -11,14 +11,13 @@ from typing import Any, NamedTuple
 
 import jax
 
-from boonta.core.environment import check
 from boonta.core.settings import Refused
 from boonta.experiments import config as configuration
-from boonta.experiments import files, machine
-from boonta.experiments.building import build, describe
+from boonta.experiments import files, machine, systems
+from boonta.experiments.agreement import Interrupted
 from boonta.experiments.config import Config
-from boonta.experiments.driver import Driver, Failed
-from boonta.experiments.signals import Interrupted
+from boonta.experiments.driver import Driver
+from boonta.experiments.systems import Failed
 
 
 class Result(NamedTuple):
@@ -36,13 +35,11 @@ def train(config: Config, folder: Path, resume: bool = False, quiet: bool = Fals
         Interrupted: SIGINT or SIGTERM; the run was saved.
         ValueError: the configuration cannot run here.
     """
-    built = build(config)
-    with _explained():
-        check(built.environment)
+    system = systems.build(config)
     lead = jax.process_index() == 0
     now: dict[str, Any] = {
         "versions": machine.versions(),
-        "devices": describe(built),
+        "devices": system.describe(),
         "machine": machine.machine(),
         "commit": machine.commit(),
         "command": shlex.join(sys.argv),
@@ -54,8 +51,8 @@ def train(config: Config, folder: Path, resume: bool = False, quiet: bool = Fals
         record = files.read_json(folder / "run.json")
         record["resumed"] = [*record.get("resumed", []), now]
     with _explained():
-        run = Driver(config, folder, built, resume, quiet)
-    if record.get("status") == "done" and run.done == built.iterations:
+        run = Driver(config, folder, system, resume, quiet)
+    if record.get("status") == "done" and run.mark.done == system.iterations:
         print("boonta: it has made all its steps already", file=sys.stderr)
         return Result(record["result"] | {"out": str(folder), "status": "done"}, folder)
     record |= {"status": "running", "cause": None}
@@ -95,6 +92,8 @@ def train(config: Config, folder: Path, resume: bool = False, quiet: bool = Fals
     except BaseException as error:
         end("failed", f"{type(error).__name__}: {error}")
         raise
+    finally:
+        system.close()
     end("done", None, summary)
     return Result(summary | {"out": str(folder), "status": "done"}, folder)
 

@@ -57,15 +57,19 @@ class ActorCritic(NamedTuple):
 
 def features(observation: PyTree) -> PyTree:
     """What of an observation the network sees: all but the legal mask, as float32; uint8 images in [0, 1]."""
+    return jax.tree.map(_scaled, _seen(observation))
+
+
+def _seen(observation: PyTree) -> PyTree:
     if isinstance(observation, dict):
         observation = {name: x for name, x in observation.items() if name != "legal"}
         if len(observation) == 1:
             (observation,) = observation.values()
+    return observation
 
-    def one(x: Array) -> Array:
-        return x.astype(jnp.float32) / 255.0 if x.dtype == jnp.uint8 else x.astype(jnp.float32)
 
-    return jax.tree.map(one, observation)
+def _scaled(x: Array) -> Array:
+    return x.astype(jnp.float32) / 255.0 if x.dtype == jnp.uint8 else x.astype(jnp.float32)
 
 
 def legal(observation: PyTree) -> Array | None:
@@ -91,8 +95,10 @@ def actor_critic(spec: Spec, options: Options) -> ActorCritic:
     share = options.share or cell is not None
 
     def look(params: PyTree, observation: PyTree) -> Array:
-        x = _join(features(observation), seen)
-        return blocks.mapped(lambda x: body.apply(params, x), x) if image else body.apply(params, x)  # type: ignore[return-value]
+        if not image:
+            return body.apply(params, _join(features(observation), seen))  # type: ignore[return-value]
+        (frames,) = jax.tree.leaves(_seen(observation))
+        return blocks.mapped(lambda x: body.apply(params, _scaled(x)), frames)  # type: ignore[arg-type]
 
     def core_input(x: Array, timestep: TimeStep) -> Array:
         if not options.previous:

@@ -7,24 +7,30 @@ import jax.numpy as jnp
 
 from boonta.core.types import Array, PyTree, batch_size
 
-BYTES = 4 << 20  # of input in a block, measured by benchmarks/anakin/convolution.py
+ELEMENTS = 1 << 20  # of input in a block, measured by benchmarks/anakin/convolution.py
 ROWS = 1024  # measured, see docs/decisions/0014-gradients-in-blocks-on-a-cpu.md
 
 
+def fitting(tree: PyTree) -> int:
+    """How many rows of a tree of [N, ...] make a block: ROWS, or fewer where they hold more than ELEMENTS."""
+    elements = sum(x.size for x in jax.tree.leaves(tree)) // batch_size(tree)
+    return max(1, min(ROWS, ELEMENTS // max(elements, 1)))
+
+
 def mapped(function: Callable[[Array], Array], x: Array, block: int = 0) -> Array:
-    """`function` over x [N, ...] in blocks of that many rows, by default as many as BYTES hold. See `_size`."""
+    """`function` over x [N, ...] in blocks of that many rows, by default as many as are `fitting`. See `_size`."""
     n = x.shape[0]
-    size = _size(n, block or max(BYTES // (x.nbytes // n), 1))
+    size = _size(n, block or fitting(x))
     if size == n:
         return function(x)
     out = jax.lax.map(function, x.reshape(n // size, size, *x.shape[1:]))
     return out.reshape(n, *out.shape[2:])
 
 
-def summed(function: Callable[[PyTree], PyTree], tree: PyTree, block: int = ROWS) -> PyTree:
-    """The sum of `function` over blocks of a tree of [N, ...], for functions that are sums over N. See `_size`."""
+def summed(function: Callable[[PyTree], PyTree], tree: PyTree, block: int = 0) -> PyTree:
+    """The sum of `function` over blocks, as `mapped`, of a tree of [N, ...], for functions that are sums over N."""
     n = batch_size(tree)
-    size = _size(n, block)
+    size = _size(n, block or fitting(tree))
     if size == n:
         return function(tree)
     blocks = jax.tree.map(lambda x: x.reshape(n // size, size, *x.shape[1:]), tree)

@@ -1,4 +1,4 @@
-"""Signals that ask a run to end; several hosts stop together or not at all."""
+"""Signals that ask a run to end, and other things on which several hosts must agree."""
 
 import signal
 from collections.abc import Iterator
@@ -7,6 +7,8 @@ from typing import Any
 
 import jax
 import numpy as np
+
+from boonta.core.types import PyTree
 
 
 class Interrupted(Exception):
@@ -25,6 +27,24 @@ def agreed(received: list[int]) -> int:
     from jax.experimental import multihost_utils
 
     return int(np.max(multihost_utils.process_allgather(np.int32(mine))))
+
+
+def together(mine: bool) -> bool:
+    """Whether it holds on all hosts."""
+    if jax.process_count() == 1:
+        return mine
+    from jax.experimental import multihost_utils
+
+    return bool(np.all(multihost_utils.process_allgather(np.bool_(mine))))
+
+
+def shared(tree: PyTree) -> PyTree:
+    """NumPy arrays as the first host has them, on all hosts."""
+    if jax.process_count() == 1:
+        return tree
+    from jax.experimental import multihost_utils
+
+    return jax.tree.map(np.asarray, multihost_utils.broadcast_one_to_all(tree))
 
 
 @contextmanager

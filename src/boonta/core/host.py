@@ -1,0 +1,96 @@
+"""Environments that step on the host: a batch of actions in, a batch of time steps out, as NumPy arrays."""
+
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+import jax
+import numpy as np
+
+from boonta.core.environment import Spec
+from boonta.core.types import FIRST, PyTree, TimeStep
+
+
+class Batch(Protocol):
+    """E environments that step together. After LAST comes FIRST, and the action given there is ignored.
+
+    The arrays that `reset` and `step` return may be overwritten by the next call.
+    """
+
+    def reset(self) -> TimeStep:
+        """TimeStep [E, ...], all FIRST. Called once, before any step."""
+        ...
+
+    def step(self, action: np.ndarray) -> TimeStep:
+        """Actions [E, ...] in, TimeStep [E, ...] out."""
+        ...
+
+    def frame(self) -> np.ndarray:
+        """uint8 [H, W, 3], what the first environment looks like.
+
+        Raises:
+            ValueError: it cannot be drawn.
+        """
+        ...
+
+    def close(self) -> None:
+        """Give everything back; may be called twice, and after a failure."""
+        ...
+
+
+class Workers(NamedTuple):
+    """How a batch steps slow environments; those with a pool of their own take only the count.
+
+    Attributes:
+        kind: `serial`, `threads`, `processes`, or `auto` for what a measurement finds fastest.
+        count: threads or processes; 0 for one per core.
+        timeout: seconds that one answer of a process may take, construction included.
+    """
+
+    kind: str = "auto"
+    count: int = 0
+    timeout: float = 60.0
+
+
+class Host(NamedTuple):
+    """A kind of environment that steps on the host.
+
+    Attributes:
+        spec: the static facts of one environment.
+        make: (indices int [E], seed, life, Workers) -> Batch of the environments with these global indices; `life`
+            counts how often they were made anew. No two of index, seed and life share a random stream.
+        choose: (E, Workers) -> Workers that are not `auto`, and why in words; None where there is nothing to choose.
+        examiner: what evaluation plays instead, where this one changes the game to help learning; None for itself.
+        drawn: makes one whose batches answer `frame`; None where all do.
+    """
+
+    spec: Spec
+    make: Callable[[np.ndarray, int, int, Workers], Batch]
+    choose: Callable[[int, Workers], tuple[Workers, str]] | None = None
+    examiner: "Host | None" = None
+    drawn: "Callable[[], Host] | None" = None
+
+
+def seed_of(seed: int, index: int, life: int) -> int:
+    """A seed of 31 bits for an environment, different for every triple but by chance."""
+    return int(np.random.SeedSequence([seed, index, life]).generate_state(1)[0] >> 1)
+
+
+def empty(spec: Spec, count: int) -> TimeStep:
+    """TimeStep [count, ...] of zeros at FIRST, as NumPy arrays that can be written."""
+
+    def zeros(shape: jax.ShapeDtypeStruct) -> np.ndarray:
+        return np.zeros((count, *shape.shape), shape.dtype)
+
+    action = jax.eval_shape(spec.action.zero)
+    return TimeStep(
+        observation=jax.tree.map(zeros, spec.observation),
+        action=zeros(action),
+        reward=np.zeros(count, np.float32),  # type: ignore[arg-type]
+        discount=np.ones(count, np.float32),  # type: ignore[arg-type]
+        step_type=np.full(count, FIRST, np.int8),  # type: ignore[arg-type]
+    )
+
+
+def write(array: PyTree, index: int, value: PyTree) -> None:
+    """array[index] = value, leaf by leaf; the dtype is the array's."""
+    jax.tree.map(lambda a, v: a.__setitem__(index, v), array, value)

@@ -1,0 +1,257 @@
+"""Batches of Python environments: in a row, split over threads, or over processes that share memory and may die."""
+
+import multiprocessing
+import os
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from itertools import pairwise
+from multiprocessing import shared_memory
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+import jax
+import numpy as np
+
+from boonta.core import host
+from boonta.core.environment import Discrete, Spec
+from boonta.core.host import Workers
+from boonta.core.types import PyTree, TimeStep
+
+Part = Callable[[Sequence[int], TimeStep], host.Batch]  # environments of these seeds, which write into these arrays
+
+PROBE_SECONDS = 0.2  # of stepping, in a measurement
+HANDING = 200e-6  # seconds that a step costs more where others make it: to a process or a thread, and back
+CHEAP = 1e-3  # seconds of a batch's step that are not worth dividing: the other cores have acting and learning to do
+
+
+class Died(RuntimeError):
+    """A worker process raised, ended, or did not answer in time; the message says which."""
+
+
+def spread(spec: Spec, part: Part) -> host.Host:
+    """Environments that a part steps one after the other, spread over workers as asked."""
+
+    def make(indices: np.ndarray, seed: int, life: int, workers: Workers) -> host.Batch:
+        seeds = [host.seed_of(seed, int(i), life) for i in indices]
+        workers, _ = choose(len(seeds), workers)
+        if workers.kind == "threads":
+            return Threads(spec, part, seeds, workers)
+        if workers.kind == "processes":
+            return Processes(spec, part, seeds, workers)
+        return part(seeds, host.empty(spec, len(seeds)))
+
+    def choose(count: int, workers: Workers) -> tuple[Workers, str]:
+        workers = workers._replace(count=min(workers.count or os.cpu_count() or 1, count))
+        if workers.kind != "auto":
+            return workers, "as asked"
+        alone, together = _probe(spec, part, 1), _probe(spec, part, 2)
+        told = f"a step takes {alone * 1e6:.0f} µs, two in two threads {together * 1e6:.0f} µs"
+        serial = alone * count
+        if workers.count == 1 or serial < CHEAP:
+            return workers._replace(kind="serial"), told
+        threads = serial / min(2 * alone / together, workers.count) + HANDING
+        processes = serial / workers.count + HANDING
+        kinds = {"serial": serial, "threads": threads, "processes": processes}
+        return workers._replace(kind=min(kinds, key=kinds.__getitem__)), told
+
+    return host.Host(spec, make, choose)
+
+
+def _probe(spec: Spec, part: Part, threads: int) -> float:
+    """Seconds of a step, each of `threads` threads stepping an environment of its own with random actions."""
+    generator = np.random.default_rng(0)
+
+    def action() -> np.ndarray:
+        if isinstance(spec.action, Discrete):
+            return generator.integers(spec.action.n, size=1)
+        low, high = np.maximum(spec.action.low, -1.0), np.minimum(spec.action.high, 1.0)
+        return generator.uniform(low, high).astype(np.float32)[None]
+
+    def go(batch: host.Batch) -> float:
+        begin, steps = time.perf_counter(), 0
+        while time.perf_counter() - begin < PROBE_SECONDS:
+            batch.step(action())
+            steps += 1
+        return (time.perf_counter() - begin) / steps
+
+    batches = [part([i], host.empty(spec, 1)) for i in range(threads)]
+    try:
+        for batch in batches:
+            batch.reset()
+        with ThreadPoolExecutor(threads) as pool:
+            return max(pool.map(go, batches))
+    finally:
+        for batch in batches:
+            batch.close()
+
+
+class Threads:
+    """Parts of a batch, each in a thread of its own; for environments that let go of Python's lock."""
+
+    def __init__(self, spec: Spec, part: Part, seeds: Sequence[int], workers: Workers) -> None:
+        self.out = host.empty(spec, len(seeds))
+        self.slices = _slices(len(seeds), workers.count)
+        self.parts = [part(seeds[one], _view(self.out, one)) for one in self.slices]
+        self.pool = ThreadPoolExecutor(len(self.parts), thread_name_prefix="environments")
+
+    def reset(self) -> TimeStep:
+        list(self.pool.map(lambda part: part.reset(), self.parts))
+        return self.out
+
+    def step(self, action: np.ndarray) -> TimeStep:
+        list(self.pool.map(lambda part, one: part.step(action[one]), self.parts, self.slices))
+        return self.out
+
+    def frame(self) -> np.ndarray:
+        return self.parts[0].frame()
+
+    def close(self) -> None:
+        self.pool.shutdown(wait=False, cancel_futures=True)
+        for part in self.parts:
+            part.close()
+
+
+class Processes:
+    """Parts of a batch, each in a process of its own; time steps and actions lie in shared memory.
+
+    Args:
+        spec: Spec.
+        part: makes a part; it travels to the process by pickle, so it must be importable there.
+        seeds: one for each environment.
+        workers: how many processes, and how long an answer may take.
+
+    Raises:
+        Died: a worker raised, ended or did not answer; from `reset` and `step` as well. The batch is then of no use.
+    """
+
+    def __init__(self, spec: Spec, part: Part, seeds: Sequence[int], workers: Workers) -> None:
+        self.spec, self.timeout = spec, workers.timeout
+        self.slices = _slices(len(seeds), workers.count)
+        shared = host.empty(spec, len(seeds))
+        actions = np.zeros_like(shared.action)
+        size = sum(_padded(leaf) for leaf in jax.tree.leaves((shared, actions)))
+        self.memory: shared_memory.SharedMemory | None = shared_memory.SharedMemory(create=True, size=size)
+        laid_out: tuple[TimeStep, np.ndarray] = _laid_out((shared, actions), self.memory)
+        self.out, self.actions = laid_out
+        context = multiprocessing.get_context("spawn")  # a fork of a process with JAX's threads may hang
+        self.pipes: list[Connection] = []
+        self.processes: list[Any] = []
+        try:
+            for one in self.slices:
+                ours, theirs = context.Pipe()
+                self.pipes.append(ours)
+                life = (theirs, self.memory.name, spec, len(seeds), one, partial(part, seeds[one]))
+                self.processes.append(context.Process(target=_work, args=life, daemon=True))
+                self.processes[-1].start()
+                theirs.close()
+            self._answers()
+        except BaseException:
+            self.close()
+            raise
+
+    def reset(self) -> TimeStep:
+        return self._ask("reset")
+
+    def step(self, action: np.ndarray) -> TimeStep:
+        self.actions[...] = action
+        return self._ask("step")
+
+    def frame(self) -> np.ndarray:
+        raise ValueError(f"{self.spec.name} cannot be drawn where processes step it; use serial workers")
+
+    def close(self) -> None:
+        for process in self.processes:
+            process.kill()
+        for process in self.processes:
+            process.join(self.timeout)
+        for pipe in self.pipes:
+            pipe.close()
+        self.processes, self.pipes = [], []
+        if self.memory is not None:
+            del self.out, self.actions
+            self.memory.unlink()
+            with suppress(BufferError):  # somebody still looks at a time step; the memory goes with it
+                self.memory.close()
+            self.memory = None
+
+    def _ask(self, what: str) -> TimeStep:
+        for pipe in self.pipes:
+            try:
+                pipe.send(what)
+            except OSError:
+                break  # it died; the answer says how
+        self._answers()
+        return self.out
+
+    def _answers(self) -> None:
+        waiting = dict(enumerate(self.pipes))
+        deadline = time.monotonic() + self.timeout
+        while waiting:
+            ready = wait(list(waiting.values()), deadline - time.monotonic())
+            if not ready:
+                raise Died(f"environment worker {min(waiting)} did not answer within {self.timeout:g} s")
+            for i, pipe in list(waiting.items()):
+                if pipe not in ready:
+                    continue
+                try:
+                    answer = pipe.recv()
+                except (EOFError, OSError):
+                    self.processes[i].join(1.0)
+                    code = self.processes[i].exitcode
+                    raise Died(f"environment worker {i} ended with exit code {code}") from None
+                if answer:
+                    raise Died(f"environment worker {i} raised:\n{answer}")
+                del waiting[i]
+
+
+def _work(
+    pipe: Connection, name: str, spec: Spec, count: int, one: slice, part: Callable[[TimeStep], host.Batch]
+) -> None:
+    """The life of a worker process: an empty answer is well, a text is a traceback."""
+    memory = shared_memory.SharedMemory(name=name)
+    try:
+        shared = host.empty(spec, count)
+        out, actions = _laid_out((shared, np.zeros_like(shared.action)), memory)
+        batch = part(_view(out, one))
+        pipe.send("")
+        while True:
+            if pipe.recv() == "reset":
+                batch.reset()
+            else:
+                batch.step(actions[one])
+            pipe.send("")
+    except (EOFError, KeyboardInterrupt):
+        pass  # the parent is gone, or ends with us
+    except BaseException:
+        pipe.send(traceback.format_exc())
+
+
+def _slices(count: int, workers: int) -> list[slice]:
+    bounds = np.linspace(0, count, min(workers, count) + 1).astype(int)
+    return [slice(int(a), int(b)) for a, b in pairwise(bounds)]
+
+
+def _view(out: TimeStep, one: slice) -> TimeStep:
+    return jax.tree.map(lambda x: x[one], out)
+
+
+def _padded(x: np.ndarray) -> int:
+    """Bytes, in whole cache lines."""
+    return -(-x.nbytes // 64) * 64
+
+
+def _laid_out(example: PyTree, memory: shared_memory.SharedMemory) -> PyTree:
+    """Arrays like those of `example`, one after the other in shared memory."""
+    offset = 0
+
+    def place(x: np.ndarray) -> np.ndarray:
+        nonlocal offset
+        array = np.ndarray(x.shape, x.dtype, memory.buf, offset)
+        offset += _padded(x)
+        return array
+
+    return jax.tree.map(place, example)

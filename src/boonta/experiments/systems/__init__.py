@@ -1,0 +1,21 @@
+"""Architectures as the driver of a run sees them: one protocol, one file for each."""
+
+from boonta.experiments.config import Config
+from boonta.experiments.systems.protocol import Failed, System
+
+__all__ = ["Failed", "System", "build"]
+
+
+def build(config: Config) -> System:
+    """What a configuration makes, on the devices there are; nothing is compiled yet.
+
+    Raises:
+        ValueError: more devices asked than there are, or numbers that do not divide.
+    """
+    if config.architecture == "sebulba":
+        from boonta.experiments.systems.sebulba import Sebulba
+
+        return Sebulba(config)
+    from boonta.experiments.systems.anakin import Anakin
+
+    return Anakin(config)

@@ -1,0 +1,160 @@
+"""Anakin as a system: configuration to compiled program, evaluation in the same way."""
+
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
+
+from boonta import envs
+from boonta.architectures import anakin
+from boonta.core import devices, random
+from boonta.core.environment import Environment, check
+from boonta.core.types import Params, PyTree
+from boonta.experiments import config as configuration
+from boonta.experiments import evaluation, registry
+from boonta.experiments.config import Config
+from boonta.experiments.devices import describe, take
+from boonta.experiments.evaluation import Film, Scores
+from boonta.experiments.systems.protocol import done
+
+ENVS_PER_DEVICE = 16  # fewer, and two CPU devices are slower than one
+
+
+class Anakin:
+    """See `System`."""
+
+    def __init__(self, config: Config) -> None:
+        environment = envs.make(config.env, **config.env_settings)
+        if not isinstance(environment, Environment):
+            raise ValueError(
+                f"{config.env} steps on the host and cannot be compiled, as anakin needs; use --on sebulba"
+            )
+        self.environment, self.spec = environment, environment.spec
+        entry = registry.agent(config.agent)
+        self.members = configuration.members(config)
+        agent = entry.factory(self.spec, config.agent_settings)
+        batches = [learner.experience.batch for learner in agent.learners.values()]
+        count = config.architecture_settings.envs or max(batches)
+        chosen = _devices(config.architecture_settings.devices, [count, *batches], len(self.members))
+        across = int(np.gcd(len(self.members), len(chosen)))
+        shards = len(chosen) // across
+        unit = anakin.make(agent, environment, count, shards)
+        self.iterations = configuration.iterations(config, unit.steps_per_iteration, unit.updates_per_iteration)
+        total = self.iterations * unit.updates_per_iteration
+        self.agent = entry.factory(self.spec, config.agent_settings, total_updates=total)
+        self.unit = anakin.make(self.agent, environment, count, shards)
+        self.steps, self.updates = unit.steps_per_iteration, unit.updates_per_iteration
+        self.program = anakin.program(self.unit, devices.mesh(chosen, across))
+        self.compile_seconds = 0.0
+        self._compiled: dict[int, Callable] = {}
+        self._evaluators: dict[int, Callable[[PyTree], Scores]] = {}
+
+    def shapes(self) -> PyTree:
+        here = SingleDeviceSharding(self.program.mesh.devices.flat[0])
+        shapes = jax.eval_shape(self.program.start, *configuration.stacked(self.members))
+        return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=here), shapes)
+
+    def start(self, facts: dict[str, Any] | None = None) -> anakin.State:
+        del facts
+        check(self.environment)
+        everyone = NamedSharding(self.program.mesh, PartitionSpec(devices.POPULATION))
+        place = partial(jax.device_put, device=everyone)
+        return self.program.start(*jax.tree.map(place, configuration.stacked(self.members)))
+
+    def advance(self, state: anakin.State, iterations: int) -> tuple[anakin.State, dict[str, np.ndarray], float]:
+        if iterations not in self._compiled:
+            clock = time.perf_counter()
+            self._compiled[iterations] = self.program.run.lower(state, iterations).compile()
+            self.compile_seconds += time.perf_counter() - clock
+        clock = time.perf_counter()
+        state, metrics = self._compiled[iterations](state)
+        metrics = fetch(metrics)
+        elapsed = time.perf_counter() - clock
+        metrics["policy_lag_mean"] = np.full_like(metrics["count"], self.unit.lag)
+        return state, metrics, elapsed
+
+    def tensors(self) -> list[str]:
+        return self.unit.tensors()
+
+    def evaluate(self, state: anakin.State, episodes: int) -> "Future[Scores]":
+        if episodes not in self._evaluators:
+            self._evaluators[episodes] = self._evaluator(episodes)
+        return done(self._evaluators[episodes](state.params))
+
+    def _evaluator(self, count: int) -> Callable[[PyTree], Scores]:
+        """Params [M, ...] -> Scores [M, episodes], on all devices of the mesh."""
+        mesh, specs = self.program.mesh, self.program.specs
+        shards = mesh.shape[devices.LEARNERS]
+        split = shards if count % shards == 0 else 1
+
+        def one(params: PyTree) -> Scores:
+            first = devices.rank() * (count // split) if split > 1 else 0
+            key = random.key(evaluation.SEED)
+            return evaluation.episodes(self.agent, self.environment, params, key, first, count // split, of=count)
+
+        out = specs.actors if split > 1 else specs.updates
+        mapped = jax.shard_map(
+            lambda params: jax.lax.map(one, params), mesh=mesh, in_specs=(specs.params,), out_specs=out, check_vma=False
+        )
+        compiled = jax.jit(mapped)
+        return lambda params: Scores(*fetch(tuple(compiled(params))))
+
+    def play(self, params: Params, episodes: int) -> Scores:
+        def play(params: Params) -> Scores:
+            key = random.key(evaluation.SEED)
+            return evaluation.episodes(self.agent, self.environment, params, key, 0, episodes)
+
+        return Scores(*fetch(tuple(jax.jit(play)(params))))
+
+    def film(self, params: Params, seed: int, steps: int) -> Film:
+        return evaluation.film(self.agent, self.environment, params, random.key(seed), steps)
+
+    def params(self, state: anakin.State, member: int) -> Params:
+        return jax.tree.map(lambda x: x[member], state.params)
+
+    def facts(self) -> dict[str, Any]:
+        return {}
+
+    def notices(self) -> list[str]:
+        return []
+
+    def describe(self) -> dict[str, Any]:
+        mesh = self.program.mesh
+        return describe(list(mesh.devices.flat)) | {"mesh": {name: int(size) for name, size in mesh.shape.items()}}
+
+    def close(self) -> None:
+        pass
+
+
+def _devices(asked: int, numbers: list[int], population: int) -> list[Any]:
+    """The devices asked for, or as many as suit: `numbers` (environments first) must be divided among them."""
+    there, hosts = jax.devices(), jax.process_count()
+    if asked:
+        return take(asked, "architecture.devices")
+    if hosts > 1 or there[0].platform != "cpu":
+        return there
+
+    def suits(n: int) -> bool:
+        shards = n // int(np.gcd(population, n))
+        divide = all(number % shards == 0 for number in numbers)
+        return shards == 1 or (divide and numbers[0] // shards >= ENVS_PER_DEVICE)
+
+    return there[: max(n for n in range(1, len(there) + 1) if suits(n))]
+
+
+def fetch(tree: PyTree) -> PyTree:
+    """A tree of device arrays as NumPy arrays, whole on every host."""
+
+    def one(x: jax.Array) -> np.ndarray:
+        if x.is_fully_addressable or x.is_fully_replicated:
+            return np.asarray(x)
+        from jax.experimental import multihost_utils
+
+        return np.asarray(multihost_utils.process_allgather(x, tiled=True))
+
+    return jax.tree.map(one, tree)

@@ -1,0 +1,102 @@
+"""What the driver of a run asks of an architecture."""
+
+from concurrent.futures import Future
+from typing import Any, Protocol
+
+import numpy as np
+
+from boonta.core.environment import Spec
+from boonta.core.types import Params, PyTree
+from boonta.experiments.config import Member
+from boonta.experiments.evaluation import Film, Scores
+
+
+class System(Protocol):
+    """An agent on an architecture. What it runs on starts with `start`; before, it has only shapes.
+
+    Attributes:
+        spec: the environment's.
+        members: of the population, M.
+        iterations: of the whole run.
+        steps: environment steps of one iteration, of one member.
+        updates: updates of one iteration, of one member.
+        compile_seconds: spent on compiling so far.
+    """
+
+    spec: Spec
+    members: list[Member]
+    iterations: int
+    steps: int
+    updates: int
+    compile_seconds: float
+
+    def shapes(self) -> PyTree:
+        """The state's, on one device: what a checkpoint is restored to outside a run."""
+        ...
+
+    def start(self, facts: dict[str, Any] | None = None) -> PyTree:
+        """The state at the beginning, on its devices; `facts` are those of the checkpoint that will replace it."""
+        ...
+
+    def advance(self, state: PyTree, iterations: int) -> tuple[PyTree, dict[str, np.ndarray], float]:
+        """Make iterations; the state given is used up.
+
+        Returns:
+            The state, the metrics [M, iterations] (those of `core.episodes.Finished`, `health` and `policy_lag_mean`
+            among them), and the seconds that it took, compilation apart.
+
+        Raises:
+            Failed: of `experiments.systems.protocol`.
+        """
+        ...
+
+    def tensors(self) -> list[str]:
+        """The names that metrics["health"] - 1 points to; 0 says that all is finite."""
+        ...
+
+    def evaluate(self, state: PyTree, episodes: int) -> "Future[Scores]":
+        """Greedy episodes of every member, [M, episodes]; beside training where that can be."""
+        ...
+
+    def play(self, params: Params, episodes: int) -> Scores:
+        """Greedy episodes of one member's parameters, [episodes]."""
+        ...
+
+    def film(self, params: Params, seed: int, steps: int) -> Film:
+        """One greedy episode of at most so many steps.
+
+        Raises:
+            ValueError: the environment cannot be drawn.
+        """
+        ...
+
+    def params(self, state: PyTree, member: int) -> Params:
+        """One member's parameters."""
+        ...
+
+    def facts(self) -> dict[str, Any]:
+        """What a checkpoint has to know besides the state."""
+        ...
+
+    def notices(self) -> list[str]:
+        """What has happened since the last call and must be told."""
+        ...
+
+    def describe(self) -> dict[str, Any]:
+        """The devices and who does what there, for `run.json`."""
+        ...
+
+    def close(self) -> None:
+        """End what runs."""
+        ...
+
+
+class Failed(Exception):
+    """The run ended for a reason that the message tells; the exit code is 1."""
+
+
+def done(value: Any) -> "Future[Any]":
+    """A future that is there already."""
+    future: Future[Any] = Future()
+    future.set_result(value)
+    return future

@@ -1,0 +1,262 @@
+"""Sebulba as a system: configuration to threads on their devices, evaluation on the host beside them."""
+
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from boonta import envs
+from boonta.architectures import sebulba, sebulba_threads
+from boonta.architectures.sebulba_threads import Plan, Threads
+from boonta.core import episodes as counting
+from boonta.core import random
+from boonta.core.environment import Environment, check
+from boonta.core.host import Host, Workers
+from boonta.core.trace import Trace
+from boonta.core.types import Params, PyTree
+from boonta.envs.served import serve
+from boonta.experiments import config as configuration
+from boonta.experiments import evaluation, files, registry
+from boonta.experiments.config import Config
+from boonta.experiments.devices import describe
+from boonta.experiments.evaluation import Film, Scores
+from boonta.experiments.systems.protocol import Failed, done
+
+
+class Sebulba:
+    """See `System`."""
+
+    def __init__(self, config: Config) -> None:
+        made = envs.make(config.env, **config.env_settings)
+        self.environment = made if isinstance(made, Environment) else None
+        self.host = serve(made) if isinstance(made, Environment) else made
+        self.spec = self.host.spec
+        self.options: configuration.Sebulba = config.architecture_settings
+        self.members = configuration.members(config)
+        if len(self.members) > 1:
+            raise ValueError(f"sebulba trains one member at a time, got {len(self.members)} (run.seeds, run.sweep)")
+        entry = registry.agent(config.agent)
+        agent = entry.factory(self.spec, config.agent_settings)
+        batches = [learner.experience.batch for learner in agent.learners.values()]
+        # While one thread steps environments, another acts; on a CPU both would want the same cores.
+        threads = self.options.threads or (1 if jax.default_backend() == "cpu" else 2)
+        hosts = jax.process_count()
+
+        def envs_of_a_thread(actors: int) -> int:
+            return self.options.envs or max(max(batches) // (actors * threads * hosts), 1)
+
+        def divides(actors: int, learners: int) -> bool:
+            return not any(n % learners for n in [envs_of_a_thread(actors), *(batch // hosts for batch in batches)])
+
+        self.actors, self.learners = _split(self.options, divides)
+        count = envs_of_a_thread(len(self.actors))
+        self.plan = Plan(
+            self.actors,
+            self.learners,
+            threads,
+            count,
+            self.options.lag,
+            self.options.restarts,
+            self.options.timeout,
+        )
+        unit = sebulba.make(agent, self.spec, count * hosts, len(self.learners))
+        self.steps = count * hosts * unit.learning.rounds * unit.learning.length
+        self.updates = unit.learning.updates
+        self.iterations = configuration.iterations(config, self.steps, self.updates)
+        self.agent = entry.factory(self.spec, config.agent_settings, total_updates=self.iterations * self.updates)
+        self.unit = sebulba.make(self.agent, self.spec, count * hosts, len(self.learners))
+        self.workers, self.why = self._workers(count)
+        self.seed = self.members[0].seed
+        self.trace = Trace(keep=bool(self.options.trace))
+        self.compile_seconds = 0.0
+        self.threads: Threads | None = None
+        self._evaluator = ThreadPoolExecutor(1, thread_name_prefix="evaluator")
+        self._began: dict[str, float] = {}
+
+    def _workers(self, count: int) -> tuple[Workers, str]:
+        asked = Workers(self.options.workers, self.options.worker_count, self.options.worker_timeout)
+        return self.host.choose(count, asked) if self.host.choose else (asked, "")
+
+    def shapes(self) -> PyTree:
+        here = jax.sharding.SingleDeviceSharding(self.actors[0])
+        shapes = jax.eval_shape(lambda: self.unit.init(random.key(self.seed), self._overrides()))
+        return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=here), shapes)
+
+    def _overrides(self) -> dict[str, Any]:
+        return {key: jnp.float32(value) for key, value in self.members[0].overrides.items()}
+
+    def start(self, facts: dict[str, Any] | None = None) -> sebulba.State:
+        """The state; actors are set going by the first `advance`, with environments of a life that was not yet."""
+        if self.environment:
+            check(self.environment)
+        self._life = int(facts["life"]) + 1 if facts else 0
+        make = partial(_make, self.host, self.seed, self.workers)
+        self.threads = Threads(self.unit, make, self.plan, self.seed, self.trace)
+        self._running = False
+        return self.threads.init(self._overrides())
+
+    def advance(self, state: sebulba.State, iterations: int) -> tuple[sebulba.State, dict[str, np.ndarray], float]:
+        assert self.threads is not None
+        if not self._running:
+            clock = time.perf_counter()
+            self._names = self.unit.observed + self.threads.compile(state, self.spec)
+            self.compile_seconds += time.perf_counter() - clock
+            self.threads.start(state, self._life)
+            self._running = True
+        made: list[tuple[dict[str, Any], list[sebulba_threads.Item], int]] = []
+        clock = time.perf_counter()
+        try:
+            for _ in range(iterations):
+                depth = self.threads.depth()
+                state, metrics, items = self.threads.iterate(state)
+                made.append((metrics, items, depth))
+        except sebulba_threads.Failed as error:
+            raise Failed(str(error)) from error
+        elapsed = time.perf_counter() - clock
+        return state, _rows(made) | {key: np.full((1, iterations), x) for key, x in self._shares().items()}, elapsed
+
+    def _shares(self) -> dict[str, float]:
+        """What share of their time threads spent on what since the last call, actors in the mean."""
+        sums: dict[str, float] = {}
+        for thread, parts in self.trace.sums().items():
+            who = thread.split()[0]
+            if who in ("actor", "MainThread"):
+                for name, seconds in parts.items():
+                    place = f"time/{'actor' if who == 'actor' else 'learner'}/{name}"
+                    sums[place] = sums.get(place, 0.0) + seconds
+        new = {key: value - self._began.get(key, 0.0) for key, value in sums.items()}
+        self._began = sums
+        totals = {who: sum(v for k, v in new.items() if k.split("/")[1] == who) for who in ("actor", "learner")}
+        return {key: value / max(totals[key.split("/")[1]], 1e-9) for key, value in new.items()}
+
+    def tensors(self) -> list[str]:
+        return self._names
+
+    def evaluate(self, state: sebulba.State, episodes: int) -> "Future[Scores]":
+        if jax.process_index():  # the first host plays for all
+            return done(Scores(np.zeros((1, episodes), np.float32), np.zeros((1, episodes), np.int32)))  # type: ignore[arg-type]
+        params = jax.device_put(jax.tree.map(lambda x: x.addressable_data(0), state.params), self.actors[0])
+
+        def play() -> Scores:
+            scores = self.play(params, episodes)
+            return Scores(scores.returns[None], scores.lengths[None])
+
+        # A run that can be repeated logs its evaluations in the same places.
+        return self._evaluator.submit(play) if self.plan.lag else done(play())
+
+    def play(self, params: Params, episodes: int) -> Scores:
+        examiner = self.host.examiner or self.host
+        return evaluation.on_host(self.agent, examiner, params, episodes, self.workers, self.actors[0])
+
+    def film(self, params: Params, seed: int, steps: int) -> Film:
+        examiner = self.host.examiner or self.host
+        drawn = examiner.drawn() if examiner.drawn else examiner
+        return evaluation.film_on_host(self.agent, drawn, params, seed, steps)
+
+    def params(self, state: sebulba.State, member: int) -> Params:
+        del member
+        return state.params
+
+    def facts(self) -> dict[str, Any]:
+        return {"life": self.threads.life if self.threads else 0}
+
+    def notices(self) -> list[str]:
+        return self.threads.told() if self.threads else []
+
+    def describe(self) -> dict[str, Any]:
+        chosen = list(dict.fromkeys([*self.actors, *self.learners]))
+        return describe(chosen) | {
+            "actors": [int(device.id) for device in self.actors],
+            "learners": [int(device.id) for device in self.learners],
+            "threads": self.plan.threads,
+            "environments_of_a_thread": self.plan.envs,
+            "workers": self.workers._asdict() | {"why": self.why},
+        }
+
+    def close(self) -> None:
+        if self.threads:
+            self.threads.stop()
+        self._evaluator.shutdown(wait=False, cancel_futures=True)
+        if self.options.trace:
+            files.write_text(Path(self.options.trace), self.trace.timeline())
+
+
+def _make(host: Host, seed: int, workers: Workers, indices: np.ndarray, life: int) -> Any:
+    return host.make(indices, seed, life, workers)
+
+
+def _rows(made: list[tuple[dict[str, Any], list[sebulba_threads.Item], int]]) -> dict[str, np.ndarray]:
+    """The metrics [1, iterations], with the episodes that finished in what each iteration learned from."""
+    metrics = [metrics for metrics, _, _ in made]
+    finished = [[item.finished for item in items] for _, items, _ in made]
+    codes = [[item.bad for item in items] for _, items, _ in made]
+    metrics, finished, codes = jax.device_get((metrics, finished, codes))
+    rows = {key: np.asarray([[row[key] for row in metrics]]) for key in metrics[0]}
+    stacked = jax.tree.map(
+        lambda *parts: np.stack(parts), *[jax.tree.map(lambda *p: np.stack(p), *f) for f in finished]
+    )
+    observed = np.asarray([[next((code for code in row if code), 0) for row in codes]])
+    if jax.process_count() > 1:
+        from jax.experimental import multihost_utils
+
+        # [hosts, iterations, rounds] each; the episodes of all hosts are one more set to merge.
+        stacked, observed = multihost_utils.process_allgather((stacked, observed))
+        stacked = jax.tree.map(lambda x: np.concatenate(list(x), axis=-1), stacked)
+        observed = np.max(observed, axis=0)
+    merged = jax.device_get(jax.vmap(counting.merge)(stacked))
+    rows["health"] = np.where(observed > 0, observed, rows["health"])
+    rows["queue_depth"] = np.asarray([[depth for _, _, depth in made]])
+    return rows | {key: value[None] for key, value in merged._asdict().items()}
+
+
+def _split(options: configuration.Sebulba, divides: Callable[[int, int], bool]) -> tuple[list[Any], list[Any]]:
+    """Actor devices of this host, learner devices of all hosts; `divides` says how many of each share the work."""
+    there = jax.local_devices()
+    actors, learners = (_chosen(getattr(options, key), key, there) for key in ("actors", "learners"))
+    if actors is None and learners is None:
+        if there[0].platform == "cpu":  # virtual devices would share the same cores: one plays both parts
+            return there[:1], _everywhere(there[:1])
+        share = max(len(there) // 4, 1)  # the paper's three learners to one actor
+        learners = there[share:] or there
+        most = max(n for n in range(1, len(learners) + 1) if n == 1 or divides(share, n))
+        return there[:share], _everywhere(learners[:most])
+    if actors is None:
+        actors = [device for device in there if device not in learners] or there
+    if learners is None:
+        learners = [device for device in there if device not in actors] or there
+    return actors, _everywhere(learners)
+
+
+def _chosen(text: str, key: str, there: list[Any]) -> list[Any] | None:
+    """Devices of this host: `auto`, a count of the first ones, or a list of their places in brackets."""
+    if text == "auto":
+        return None
+    allowed = f"auto, a count from 1 to {len(there)}, or places such as [0,1] below {len(there)}"
+    try:
+        if not text.startswith("["):
+            places = list(range(int(text)))
+            places = places if key == "actors" else [len(there) - 1 - i for i in reversed(places)]
+        else:
+            places = [int(part) for part in text.strip("[]").split(",")]
+    except ValueError:
+        places = []
+    if not places or len(set(places)) < len(places) or not all(0 <= place < len(there) for place in places):
+        raise ValueError(f"architecture.{key} must be {allowed}, got {text!r}")
+    return [there[place] for place in places]
+
+
+def _everywhere(local: list[Any]) -> list[Any]:
+    """The devices at the same places on every host."""
+    if jax.process_count() == 1:
+        return local
+    places = [jax.local_devices().index(device) for device in local]
+    hosts: dict[int, list[Any]] = {}
+    for device in jax.devices():
+        hosts.setdefault(device.process_index, []).append(device)
+    return [devices[place] for _, devices in sorted(hosts.items()) for place in places]

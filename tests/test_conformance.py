@@ -1,0 +1,120 @@
+"""Every agent on every architecture: the same seed and frozen parameters make the same experience."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from boonta import envs
+from boonta.agents import ppo, vtrace
+from boonta.architectures import anakin, sebulba
+from boonta.architectures.sebulba_threads import Plan, Threads
+from boonta.core import acting, devices, random
+from boonta.core.host import Workers
+from boonta.core.trace import Trace
+from boonta.envs.served import serve
+
+SEED, ENVS, LENGTH, UNROLLS = 3, 4, 6, 5
+
+# name: agent's factory and settings, environment
+TABLE = {
+    "ppo": (ppo.ppo, ppo.Settings, {"minibatches": 1}, "gymnax:CartPole-v1"),
+    "ppo, recurrent": (ppo.ppo, ppo.Settings, {"minibatches": 1, "core": "lstm"}, "boonta:tmaze"),
+    "ppo, continuous": (ppo.ppo, ppo.Settings, {"minibatches": 1}, "gymnax:Pendulum-v1"),
+    "vtrace": (vtrace.vtrace, vtrace.Settings, {}, "gymnax:CartPole-v1"),
+    "vtrace, recurrent": (vtrace.vtrace, vtrace.Settings, {"core": "gru"}, "boonta:memory"),
+    "vtrace, images": (vtrace.vtrace, vtrace.Settings, {"body": "grid_cnn"}, "gymnax:Breakout-MinAtar"),
+}
+
+
+def made(name):
+    factory, settings, values, env = TABLE[name]
+    environment = envs.make(env)
+    frozen = {"batch": ENVS, "unroll": LENGTH, "learning_rate": 0.0}
+    return factory(environment.spec, settings(**frozen, **values)), environment
+
+
+def on_anakin(agent, environment):
+    streams = acting.streams(random.key(SEED))
+    params = agent.init(streams.params)
+    actors = jax.vmap(lambda i: acting.begin(agent, environment, params, i, ENVS, streams.actors))(jnp.arange(ENVS))
+    unroll = jax.jit(lambda actors: acting.unroll(agent, environment, params, actors, LENGTH, jnp.int32(0)))
+    for _ in range(UNROLLS):
+        actors, trajectory, _ = unroll(actors)
+        yield trajectory
+
+
+def on_sebulba(agent, environment):
+    unit = sebulba.make(agent, environment.spec, ENVS, 1)
+    device = jax.devices()[0]
+    host, plan = serve(environment), Plan([device], [device], 1, ENVS, lag=0)
+    threads = Threads(unit, lambda index, life: host.make(index, SEED, life, Workers()), plan, SEED, Trace())
+    state = threads.init()
+    threads.compile(state, environment.spec)
+    threads.start(state)
+    try:
+        for _ in range(UNROLLS):
+            state, _, items = threads.iterate(state)
+            yield items[0].trajectory
+    finally:
+        threads.stop()
+
+
+ARCHITECTURES = {"sebulba": on_sebulba}
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("name", TABLE)
+def test_experience_is_that_of_anakin(name, architecture):
+    agent, environment = made(name)
+    pairs = zip(on_anakin(agent, environment), ARCHITECTURES[architecture](agent, environment), strict=True)
+    for expected, actual in pairs:
+        same = ("action", "step_type", "discount")
+        for field in same:
+            np.testing.assert_array_equal(getattr(actual.timesteps, field), getattr(expected.timesteps, field))
+        jax.tree.map(
+            lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5),
+            (actual.timesteps, actual.extras, actual.memory),
+            (expected.timesteps, expected.extras, expected.memory),
+        )
+        for field in ("environment", "life", "step"):
+            np.testing.assert_array_equal(getattr(actual.origin, field), getattr(expected.origin, field))
+
+
+SGD = {"optimizer": "sgd", "learning_rate": 0.1, "anneal": False}
+LEARNING = {
+    "ppo": (ppo.ppo, ppo.Settings, {"minibatches": 2, "epochs": 2, **SGD}),
+    "vtrace": (vtrace.vtrace, vtrace.Settings, SGD),
+}
+
+
+# PPO shuffles the steps of each device, so its devices must hold the same environments: then only one thread will do.
+@pytest.mark.parametrize(
+    ("name", "shards", "actor_threads"),
+    [("ppo", 1, 1), ("ppo", 2, 1), ("ppo", 1, 2), ("vtrace", 1, 1), ("vtrace", 2, 1), ("vtrace", 2, 2)],
+)
+def test_synchronous_learning_is_that_of_anakin(name, shards, actor_threads):
+    factory, settings, values = LEARNING[name]
+    environment = envs.make("boonta:catch")
+    agent = factory(environment.spec, settings(batch=8, unroll=LENGTH, hidden=(16,), **values))
+
+    program = anakin.program(anakin.make(agent, environment, 8, shards), devices.mesh(jax.devices()[:shards]))
+    expected, metrics = program.run(program.start(jnp.array([SEED], jnp.int32), {}), 20)
+
+    unit = sebulba.make(agent, environment.spec, 8 // actor_threads, shards)
+    host = serve(environment)
+    plan = Plan([jax.devices()[-1]], jax.devices()[:shards], actor_threads, 8 // actor_threads, lag=0)
+    threads = Threads(unit, lambda index, life: host.make(index, SEED, life, Workers()), plan, SEED, Trace())
+    state = threads.init()
+    threads.compile(state, environment.spec)
+    threads.start(state)
+    try:
+        for i in range(20):
+            state, mine, _ = threads.iterate(state)
+            assert mine["policy_lag_max"] == 0
+            np.testing.assert_allclose(mine["loss/value"], metrics["loss/value"][0, i], rtol=1e-3, atol=1e-5)
+    finally:
+        threads.stop()
+    for a, b in zip(jax.tree.leaves(state.params), jax.tree.leaves(expected.params), strict=True):
+        np.testing.assert_allclose(a, b[0], rtol=0, atol=1e-5)
+    assert int(state.updates) == int(expected.updates[0])

@@ -1,0 +1,220 @@
+"""Environments of the host, step by step beside the plain libraries, and what becomes of them when they fail."""
+
+import os
+import signal
+import time
+
+import gymnasium
+import numpy as np
+import pytest
+
+from boonta import envs
+from boonta.core import host
+from boonta.core.environment import Continuous, Discrete
+from boonta.core.host import Workers
+from boonta.core.types import FIRST, LAST, MID
+from boonta.envs import gym, workers
+
+KINDS = ("serial", "threads", "processes")
+
+
+def actions(spec, generator, count):
+    if isinstance(spec.action, Discrete):
+        return generator.integers(spec.action.n, size=count)
+    low, high = np.maximum(spec.action.low, -1.0), np.minimum(spec.action.high, 1.0)
+    return generator.uniform(low, high, size=(count, *spec.action.shape)).astype(np.float32)
+
+
+def copied(timestep):
+    return timestep._replace(
+        **{field: np.array(getattr(timestep, field)) for field in timestep._fields if field != "observation"},
+        observation=np.array(timestep.observation),
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [("CartPole-v1", {}), ("CartPole-v1", {"max_episode_steps": 7}), ("Pendulum-v1", {"max_episode_steps": 20})],
+)
+def test_gymnasium_is_what_it_is_alone(name, settings, kind):
+    made = envs.make(f"gym:{name}", **settings)
+    indices, generator = np.array([4, 9, 2]), np.random.default_rng(0)
+    batch = made.make(indices, 11, 1, Workers(kind, 2))
+    plain = [gymnasium.make(name, **settings) for _ in indices]
+    try:
+        timestep = batch.reset()
+        for i, one in enumerate(plain):
+            observation, _ = one.reset(seed=host.seed_of(11, int(indices[i]), 1))
+            np.testing.assert_allclose(timestep.observation[i], observation)
+        kinds = set()
+        for _ in range(60):
+            before, action = copied(timestep), actions(made.spec, generator, 3)
+            timestep = batch.step(action)
+            for i, one in enumerate(plain):
+                if before.step_type[i] == LAST:
+                    observation, _ = one.reset()
+                    expected = (0.0, 1.0, FIRST, np.zeros_like(action[i]))
+                else:
+                    given = action[i] if isinstance(made.spec.action, Continuous) else int(action[i])
+                    observation, reward, terminated, truncated, _ = one.step(given)
+                    ends = terminated or truncated
+                    expected = (np.float32(reward), 0.0 if terminated else 1.0, LAST if ends else MID, action[i])
+                    kinds.add((terminated, truncated))
+                actual = (timestep.reward[i], timestep.discount[i], timestep.step_type[i], timestep.action[i])
+                for a, b in zip(actual, expected, strict=True):
+                    np.testing.assert_array_equal(a, b)
+                np.testing.assert_allclose(timestep.observation[i], np.asarray(observation, np.float32))
+        assert (False, True) in kinds or (True, False) in kinds
+    finally:
+        batch.close()
+        batch.close()
+
+
+@pytest.mark.parametrize("episodic_life", [False, True])
+def test_atari_is_what_its_own_vector_environment_is(episodic_life):
+    vector_env = pytest.importorskip("ale_py.vector_env")
+    made = envs.make("ale:Breakout", noops=3, episodic_life=episodic_life, frames=400)
+    batch = made.make(np.arange(2), 5, 0, Workers(count=1))
+    plain = vector_env.AtariVectorEnv(
+        "breakout", 2, num_threads=1, noop_max=3, max_num_frames_per_episode=400, repeat_action_probability=0.0,
+        full_action_space=False, reward_clipping=False, episodic_life=episodic_life, use_fire_reset=False,
+    )  # fmt: skip
+    generator = np.random.default_rng(0)
+    try:
+        timestep = batch.reset()
+        observation, _ = plain.reset(seed=np.array([host.seed_of(5, i, 0) for i in range(2)]))
+        np.testing.assert_array_equal(timestep.observation, np.moveaxis(observation, 1, -1))
+        assert (np.asarray(timestep.step_type) == FIRST).all()
+        ended = np.zeros(2, bool)
+        seen = set()
+        for _ in range(250):
+            action = generator.integers(made.spec.action.n, size=2)
+            timestep = batch.step(action)
+            observation, reward, terminated, truncated, _ = plain.step(action)
+            np.testing.assert_array_equal(timestep.observation, np.moveaxis(observation, 1, -1))
+            np.testing.assert_array_equal(timestep.reward, np.where(ended, 0, reward))
+            np.testing.assert_array_equal(timestep.action, np.where(ended, 0, action))
+            over = ~ended & (terminated | truncated)
+            np.testing.assert_array_equal(timestep.step_type, np.where(ended, FIRST, np.where(over, LAST, MID)))
+            np.testing.assert_array_equal(timestep.discount, np.where(~ended & terminated, 0.0, 1.0))
+            seen |= {(bool(t), bool(c)) for t, c, e in zip(terminated, truncated, ended, strict=True) if not e}
+            ended = over
+        assert ((True, False) if episodic_life else (False, True)) in seen
+    finally:
+        batch.close()
+        plain.close()
+
+
+def test_atari_scores_are_true_and_lives_are_those_of_the_game_in_evaluation():
+    pytest.importorskip("ale_py")
+    made = envs.make("ale:Breakout", episodic_life=True)
+    assert made.examiner is not None
+    assert made.examiner.examiner is None
+    assert envs.make("ale:Breakout").examiner is None
+    assert made.spec.frames_per_step == 4
+
+
+class Faulty(gymnasium.Env):
+    """CartPole's spaces, and a fault of one's choice at the third step, at reset or in construction."""
+
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, fault="", where="step", first=False):
+        self.fault, self.where, self.steps = fault, where, 0
+        if where == "construction" and not first:
+            self.fail()
+
+    def fail(self):
+        if self.fault == "raises":
+            raise RuntimeError("the sky fell")
+        if self.fault == "exits":
+            os._exit(7)
+        if self.fault == "segfaults":
+            os.kill(os.getpid(), signal.SIGSEGV)
+        if self.fault == "hangs":
+            time.sleep(3600)
+
+    def reset(self, *, seed=None, options=None):
+        if self.where == "reset":
+            self.fail()
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        if self.where == "step" and self.steps == 3:
+            self.fail()
+        return np.zeros(2, np.float32), 1.0, False, False, {}
+
+
+WORDS = {
+    "raises": "the sky fell",
+    "exits": "exit code 7",
+    "segfaults": "exit code -11",
+    "hangs": "did not answer within",
+}
+
+
+class Part:
+    """A part of Faulty environments that travels."""
+
+    def __init__(self, fault, where):
+        self.fault, self.where = fault, where
+
+    def __call__(self, seeds, out):
+        spec = gym.of("faulty", Faulty).spec
+        return gym.Serial(spec, lambda: Faulty(self.fault, self.where), seeds, out)
+
+
+@pytest.mark.parametrize("where", ["construction", "reset", "step"])
+@pytest.mark.parametrize("fault", WORDS)
+def test_processes_tell_how_an_environment_failed(fault, where):
+    spec = gym.of("faulty", Faulty).spec
+    limit = Workers("processes", 2, 4.0 if fault == "hangs" else 60.0)
+    with pytest.raises(workers.Died, match=WORDS[fault]):
+        batch = workers.Processes(spec, Part(fault, where), [0, 1], limit)
+        try:
+            batch.reset()
+            for _ in range(3):
+                batch.step(np.zeros(2, np.int64))
+        finally:
+            batch.close()
+
+
+def test_what_steps_them_is_measured_or_as_asked():
+    made = envs.make("gym:CartPole-v1")
+    chosen, why = made.choose(2, Workers())
+    assert chosen.kind in KINDS
+    assert "µs" in why
+    assert made.choose(8, Workers("threads", 3))[0] == Workers("threads", 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "words"),
+    [
+        ("gym:CartPoll-v1", {}, "CartPole-v1"),
+        ("gym:CartPole-v1", {"gravitty": 1}, "gravitty"),
+        ("ale:Pongg", {}, "Pong"),
+        ("ale:Pong", {"stickyy": 1}, "sticky"),
+        ("ale:Pong", {"sticky": 2.0}, "from 0.0 to 1.0"),
+    ],
+)
+def test_bad_names_and_settings_are_refused(name, settings, words):
+    if name.startswith("ale"):
+        pytest.importorskip("ale_py")
+    with pytest.raises(ValueError, match=words):
+        envs.make(name, **settings)
+
+
+def test_hidden_entries_are_left_out():
+    made, whole = envs.make("gym:CartPole-v1", hide=[1, 3]), envs.make("gym:CartPole-v1")
+    assert made.spec.observation.shape == (2,)
+    batches = [one.make(np.arange(2), 0, 0, Workers("serial")) for one in (made, whole)]
+    some, everything = (batch.reset() for batch in batches)
+    for _ in range(5):
+        np.testing.assert_array_equal(some.observation, everything.observation[:, [0, 2]])
+        some, everything = (batch.step(np.zeros(2, np.int64)) for batch in batches)
+    with pytest.raises(ValueError, match="env.hide must be places"):
+        envs.make("gym:CartPole-v1", hide=[7])
+    assert made.drawn().make(np.arange(1), 0, 0, Workers("serial")).spec == made.spec

@@ -1,0 +1,245 @@
+"""Sebulba: what moves, what it does when something fails, and whole runs of it."""
+
+import json
+import threading
+import time
+
+import gymnasium
+import jax
+import numpy as np
+import pytest
+
+from boonta import envs
+from boonta.agents import vtrace
+from boonta.architectures import sebulba
+from boonta.architectures.sebulba_threads import Failed, Plan, Threads
+from boonta.cli import main
+from boonta.core.host import Workers
+from boonta.core.trace import Trace
+from boonta.envs.served import serve
+from boonta.experiments.metrics import read_metrics
+
+LENGTH, ENVS = 4, 4
+
+
+def threads_of(make=None, *, count=2, actors=1, learners=1, lag=1, restarts=0, timeout=20.0, trace=None):
+    environment = envs.make("boonta:catch")
+    pieces = actors * count
+    settings = vtrace.Settings(batch=ENVS * pieces, unroll=LENGTH, hidden=(8,))
+    agent = vtrace.vtrace(environment.spec, settings)
+    unit = sebulba.make(agent, environment.spec, ENVS, learners)
+    host = serve(environment)
+    plan = Plan(jax.devices()[:actors], jax.devices()[-learners:], count, ENVS, lag, restarts, timeout)
+    make = make or (lambda index, life: host.make(index, 0, life, Workers()))
+    threads = Threads(unit, make, plan, 0, trace or Trace())
+    state = threads.init()
+    threads.compile(state, environment.spec)
+    return threads, state
+
+
+class Fragile:
+    """A batch of catch that fails at a step of a life."""
+
+    def __init__(self, index, life, fails):
+        self.batch = serve(envs.make("boonta:catch")).make(index, 0, life, Workers())
+        self.life, self.fails, self.steps = life, fails, 0
+
+    def reset(self):
+        return self.batch.reset()
+
+    def step(self, action):
+        self.steps += 1
+        self.fails(self.life, self.steps)
+        return self.batch.step(action)
+
+    def close(self):
+        self.batch.close()
+
+
+@pytest.mark.parametrize(("actors", "learners"), [(1, 1), (2, 1), (1, 2), (2, 2), (1, 4)])
+def test_devices_act_and_learn_in_any_split(actors, learners):
+    threads, state = threads_of(actors=actors, learners=learners)
+    threads.start(state)
+    try:
+        for i in range(6):
+            state, metrics, items = threads.iterate(state)
+            assert int(state.updates) == i + 1
+            assert len(items) == 2 * actors
+            assert 0 <= metrics["policy_lag_mean"] <= metrics["policy_lag_max"] <= 1
+            assert metrics["health"] == 0
+            shown = {device for leaf in jax.tree.leaves(items[0].trajectory) for device in leaf.devices()}
+            assert shown == set(threads.plan.learners)
+    finally:
+        threads.stop()
+
+
+@pytest.mark.parametrize("lag", [0, 1, 3])
+def test_lag_is_bounded_and_actors_wait_for_a_slow_learner(lag):
+    threads, state = threads_of(lag=lag)
+    threads.start(state)
+    try:
+        for _ in range(8):
+            time.sleep(0.05)
+            assert threads.depth() <= (lag + 1) * len(threads.placed)
+            state, metrics, _ = threads.iterate(state)
+            assert metrics["policy_lag_max"] <= lag
+    finally:
+        threads.stop()
+
+
+def test_no_thread_outlives_a_run():
+    threads, state = threads_of()
+    threads.start(state)
+    threads.iterate(state)
+    threads.stop()
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("actor")]
+
+
+def once(life, steps):
+    if life == 0 and steps == 3:
+        raise RuntimeError("the sky fell")
+
+
+def test_environments_are_made_anew_within_a_budget_and_their_piece_is_dropped():
+    threads, state = threads_of(lambda index, life: Fragile(index, life, once), lag=0, restarts=2)
+    threads.start(state)
+    try:
+        for _ in range(5):
+            state, _, items = threads.iterate(state)
+            assert [int(item.trajectory.origin.life[0]) for item in items] == [1, 1]
+        assert int(items[0].trajectory.origin.step[0]) == 4 * LENGTH
+        told = threads.told()
+    finally:
+        threads.stop()
+    assert len(told) == 2
+    assert all("the sky fell" in one and "begin life 1" in one for one in told)
+    assert threads.life == 1
+
+
+def always(life, steps):
+    raise RuntimeError("the sky fell")
+
+
+@pytest.mark.parametrize("fails", [once, always])
+def test_past_the_budget_the_run_ends_with_the_cause(fails):
+    threads, state = threads_of(lambda index, life: Fragile(index, life, fails), restarts=0 if fails is once else 5)
+    threads.start(state)
+    begin = time.monotonic()
+    with pytest.raises(Failed, match="the sky fell"):
+        for _ in range(3):
+            state, _, _ = threads.iterate(state)
+    threads.stop()
+    assert time.monotonic() - begin < 10
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("actor")]
+
+
+def hang(life, steps):
+    if steps == 2:
+        time.sleep(4)
+
+
+def test_silence_ends_the_run():
+    threads, state = threads_of(lambda index, life: Fragile(index, life, hang), timeout=1.0)
+    threads.start(state)
+    with pytest.raises(Failed, match="no experience came from actor 0 for 1 s"):
+        threads.iterate(state)
+    threads.stop()
+
+
+def test_spans_are_summed_by_thread_and_drawn():
+    trace = Trace(keep=True)
+    threads, state = threads_of(trace=trace)
+    threads.start(state)
+    for _ in range(3):
+        state, _, _ = threads.iterate(state)
+    threads.stop()
+    sums = trace.sums()
+    assert sums["actor 0"]["act"] > 0
+    assert {"wait for experience", "learn", "publish"} <= sums["MainThread"].keys()
+    events = json.loads(trace.timeline())["traceEvents"]
+    names = {event["args"]["name"] for event in events if event["ph"] == "M"}
+    assert {"actor 0", "actor 1", "MainThread"} <= names
+    assert all(event["dur"] >= 0 for event in events if event["ph"] == "X")
+
+
+TINY = ["--set", "agent.hidden=8", "--set", "agent.batch=4", "--set", "agent.unroll=4", "--set", "run.eval_episodes=2"]
+
+
+def train(folder, *more, env="gym:CartPole-v1", agent="vtrace"):
+    return main(
+        ["train", agent, env, "--on", "sebulba", "--config", "none", "--json", "--out", str(folder), *TINY, *more]
+    )
+
+
+@pytest.mark.parametrize("agent", ["vtrace", "ppo"])
+def test_a_run_trains_evaluates_and_goes_on(agent, tmp_path, capsys):
+    folder = tmp_path / "run"
+    trace = tmp_path / "trace.json"
+    assert train(folder, "--steps", "400", "--trace", str(trace), agent=agent) == 0
+    summary = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert summary["status"] == "done"
+    assert summary["env_steps"] == 400
+    assert json.loads(trace.read_text())["traceEvents"]
+    rows = read_metrics(folder)
+    assert rows[-1]["eval/episodes"] == 2
+    assert any("time/actor/act" in row for row in rows)
+    record = json.loads((folder / "run.json").read_text())
+    assert record["devices"]["threads"] == 1
+    assert main(["eval", str(folder), "--episodes", "3", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["eval_episodes"] == 3
+
+
+def test_synchronous_runs_repeat_bit_for_bit(tmp_path):
+    logs = []
+    for name in ("one", "other"):
+        assert train(tmp_path / name, "--steps", "320", "--synchronous") == 0
+        logs.append(
+            [
+                {k: v for k, v in row.items() if not k.startswith(("seconds", "steps_per", "time/", "queue"))}
+                for row in read_metrics(tmp_path / name)
+            ]
+        )
+    assert logs[0] == logs[1]
+
+
+class Poisoned(gymnasium.Env):
+    """An environment whose observation is not finite in the end."""
+
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+    steps = 0
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        return np.full(2, np.nan if self.steps > 30 else 0.0, np.float32), 1.0, False, False, {}
+
+
+def test_an_observation_that_is_not_finite_ends_the_run_by_name(tmp_path, capfd):
+    assert train(tmp_path / "run", "--steps", "4000", env="tests.test_sebulba:Poisoned") == 1
+    assert "observation is not finite" in capfd.readouterr().err
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["status"] == "failed"
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (["--actors", "99"], "architecture.actors must be auto, a count from 1 to 8"),
+        (["--learners", "[0,0]"], "architecture.learners must be auto"),
+        (["--seeds", "2"], "sebulba trains one member at a time"),
+        (["--set", "architecture.lag=-1"], "architecture.lag must be at least 0"),
+        (["--set", "architecture.workers=fork"], "architecture.workers must be one of"),
+        (["--set", "architecture.envs=3"], "must divide one another"),
+    ],
+)
+def test_bad_input_is_refused_in_one_line(more, words, tmp_path, capfd):
+    assert train(tmp_path / "run", "--steps", "400", *more) == 2
+    told = capfd.readouterr().err.strip().splitlines()
+    assert words in told[-1]
+
+
+def test_anakin_refuses_what_steps_on_the_host(tmp_path, capfd):
+    assert main(["train", "ppo", "gym:CartPole-v1", "--out", str(tmp_path / "run")]) == 2
+    assert "use --on sebulba" in capfd.readouterr().err
