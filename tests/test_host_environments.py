@@ -4,7 +4,9 @@ import os
 import signal
 import time
 
+import dm_env
 import gymnasium
+import jax
 import numpy as np
 import pytest
 
@@ -13,7 +15,7 @@ from boonta.core import host
 from boonta.core.environment import Continuous, Discrete
 from boonta.core.host import Workers
 from boonta.core.types import FIRST, LAST, MID
-from boonta.envs import gym, workers
+from boonta.envs import dm, gym, workers
 
 KINDS = ("serial", "threads", "processes")
 
@@ -28,7 +30,7 @@ def actions(spec, generator, count):
 def copied(timestep):
     return timestep._replace(
         **{field: np.array(getattr(timestep, field)) for field in timestep._fields if field != "observation"},
-        observation=np.array(timestep.observation),
+        observation=jax.tree.map(np.array, timestep.observation),
     )
 
 
@@ -69,6 +71,92 @@ def test_gymnasium_is_what_it_is_alone(name, settings, kind):
     finally:
         batch.close()
         batch.close()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("name", "settings"), [("cartpole-swingup", {"time_limit": 0.2}), ("ball_in_cup-catch", {"time_limit": 0.5})]
+)
+def test_the_control_suite_is_what_it_is_alone(name, settings, kind):
+    from dm_control import suite
+
+    made = envs.make(f"dm:{name}", **settings)
+    indices, generator = np.array([4, 9]), np.random.default_rng(0)
+    batch = made.make(indices, 11, 1, Workers(kind, 2))
+    seeds = [host.seed_of(11, int(i), 1) for i in indices]
+    plain = [suite.load(*name.split("-"), task_kwargs=settings | {"random": seed}) for seed in seeds]
+    try:
+        timestep, action, ends = batch.reset(), np.zeros((2, *made.spec.action.shape)), 0
+        expected = [one.reset() for one in plain]
+        for _ in range(60):
+            for i, one in enumerate(expected):
+                actual = jax.tree.map(lambda x, i=i: x[i], timestep)
+                for key, value in one.observation.items():
+                    np.testing.assert_allclose(actual.observation[key], np.asarray(value, np.float32))
+                assert int(actual.step_type) == int(one.step_type)
+                assert actual.reward == np.float32(one.reward or 0.0)
+                assert actual.discount == (1.0 if one.first() else one.discount)
+                np.testing.assert_array_equal(actual.action, np.zeros_like(action[i]) if one.first() else action[i])
+                ends += one.last()
+            action = actions(made.spec, generator, 2)
+            timestep = batch.step(action)
+            expected = [plain[i].reset() if one.last() else plain[i].step(action[i]) for i, one in enumerate(expected)]
+        assert ends > 2
+    finally:
+        batch.close()
+
+
+class Count(dm_env.Environment):
+    """Three steps, the last a true end; the seed is seen."""
+
+    def __init__(self, seed=0):
+        self.seed, self.t = seed, 0
+
+    def observation_spec(self):
+        return {"t": dm_env.specs.Array((), int), "seed": dm_env.specs.Array((), float)}
+
+    def action_spec(self):
+        return dm_env.specs.DiscreteArray(3)
+
+    def seen(self):
+        return {"t": self.t, "seed": self.seed % 1000}
+
+    def reset(self):
+        self.t = 0
+        return dm_env.restart(self.seen())
+
+    def step(self, action):
+        assert type(action) is int
+        self.t += 1
+        if self.t < 3:
+            return dm_env.transition(1.0, self.seen())
+        return dm_env.termination(2.0, self.seen())
+
+
+def test_environments_of_ones_own_in_dm_env():
+    made = envs.make("tests.test_host_environments:Count")
+    batch = made.make(np.arange(2), 0, 0, Workers("serial"))
+    first = copied(batch.reset())
+    np.testing.assert_array_equal(first.observation["seed"], [host.seed_of(0, i, 0) % 1000 for i in range(2)])
+    rows = [copied(batch.step(np.ones(2, np.int64))) for _ in range(4)]
+    assert [int(row.step_type[0]) for row in rows] == [MID, MID, LAST, FIRST]
+    assert [float(row.reward[0]) for row in rows] == [1.0, 1.0, 2.0, 0.0]
+    assert [float(row.discount[0]) for row in rows] == [1.0, 1.0, 0.0, 1.0]
+    assert [float(row.observation["t"][0]) for row in rows] == [1.0, 2.0, 3.0, 0.0]
+    with pytest.raises(ValueError, match="cannot be drawn"):
+        batch.frame()
+
+
+class Words(Count):
+    """What no network reads."""
+
+    def observation_spec(self):
+        return dm_env.specs.StringArray(())
+
+
+def test_what_no_agent_can_take_is_refused():
+    with pytest.raises(ValueError, match="allowed: arrays of numbers"):
+        dm.of("words", Words)
 
 
 @pytest.mark.parametrize("episodic_life", [False, True])
@@ -195,6 +283,8 @@ def test_what_steps_them_is_measured_or_as_asked():
     [
         ("gym:CartPoll-v1", {}, "CartPole-v1"),
         ("gym:CartPole-v1", {"gravitty": 1}, "gravitty"),
+        ("dm:cartpole-swingupp", {}, "cartpole-swingup"),
+        ("dm:cartpole-swingup", {"timelimit": 1}, "timelimit"),
         ("ale:Pongg", {}, "Pong"),
         ("ale:Pong", {"stickyy": 1}, "sticky"),
         ("ale:Pong", {"sticky": 2.0}, "from 0.0 to 1.0"),

@@ -95,7 +95,7 @@ class Serial:
             if out.step_type[i] == LAST:
                 self._begin(i)
                 continue
-            observation, reward, terminated, truncated, _ = environment.step(self._inward(action[i]))
+            observation, reward, terminated, truncated, _ = environment.step(workers.inward(self.spec, action[i]))
             host.write(out.observation, i, observation)
             out.action[i] = action[i]
             out.reward[i] = reward  # type: ignore[index]
@@ -121,10 +121,6 @@ class Serial:
         host.write(out.observation, i, observation)
         out.action[i] = 0
         out.reward[i], out.discount[i], out.step_type[i] = 0.0, 1.0, FIRST  # type: ignore[index]
-
-    def _inward(self, action: np.ndarray) -> Any:
-        space = self.spec.action
-        return np.clip(action, space.low, space.high) if isinstance(space, Continuous) else int(action)
 
 
 def _observation(name: str, space: spaces.Space) -> PyTree:

@@ -30,6 +30,7 @@ _OWN: Mapping[str, Callable[..., Environment]] = {
 _BRIDGES = {
     "gymnax": "boonta.envs.gymnax",
     "ale": "boonta.envs.ale",
+    "dm": "boonta.envs.dm",
     "gym": "boonta.envs.gym",
 }
 
@@ -39,7 +40,8 @@ def make(name: str, **settings: Any) -> Environment | Host:
 
     Args:
         name: `boonta:catch`, `gymnax:CartPole-v1`, ..., or `package.module:factory`, where `factory(**settings)`
-            returns an Environment, a Host, or a gymnasium.Env. The current directory is on the path of that import.
+            returns an Environment, a Host, a gymnasium.Env or a dm_env.Environment. The current directory is on the
+            path of that import.
         **settings: what the environment's factory takes.
 
     Returns:
@@ -125,13 +127,12 @@ def _own_factory(module_name: str, attribute: str) -> Callable[..., Any]:
 def _taken(made: Any, name: str, factory: Callable[..., Any]) -> Environment | Host:
     if isinstance(made, (Environment, Host)):
         return made
-    import gymnasium
-
-    if isinstance(made, gymnasium.Env):
-        made.close()
-        return importlib.import_module(_BRIDGES["gym"]).of(name, factory)
+    for bridge, module, kind in (("gym", "gymnasium", "Env"), ("dm", "dm_env", "Environment")):
+        if module in sys.modules and isinstance(made, getattr(sys.modules[module], kind)):
+            made.close()
+            return importlib.import_module(_BRIDGES[bridge]).of(name, factory)
     kind = f"{type(made).__module__}.{type(made).__qualname__}"
     raise ValueError(
-        f"{name} returned a {kind}; allowed: a boonta.core.environment.Environment, a boonta.core.host.Host or a "
-        "gymnasium.Env"
+        f"{name} returned a {kind}; allowed: a boonta.core.environment.Environment, a boonta.core.host.Host, a "
+        "gymnasium.Env or a dm_env.Environment"
     )

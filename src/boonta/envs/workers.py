@@ -17,7 +17,7 @@ import jax
 import numpy as np
 
 from boonta.core import host
-from boonta.core.environment import Discrete, Spec
+from boonta.core.environment import Continuous, Discrete, Spec
 from boonta.core.host import Workers
 from boonta.core.types import PyTree, TimeStep
 
@@ -59,6 +59,12 @@ def spread(spec: Spec, part: Part) -> host.Host:
         return workers._replace(kind=min(kinds, key=kinds.__getitem__)), told
 
     return host.Host(spec, make, choose)
+
+
+def inward(spec: Spec, action: np.ndarray) -> Any:
+    """One environment's action as other libraries take it: inside its bounds, or an int."""
+    space = spec.action
+    return np.clip(action, space.low, space.high) if isinstance(space, Continuous) else int(action)
 
 
 def _probe(spec: Spec, part: Part, threads: int) -> float:
