@@ -12,19 +12,12 @@ import pytest
 
 from boonta import envs
 from boonta.core import host
-from boonta.core.environment import Continuous, Discrete
+from boonta.core.environment import Continuous
 from boonta.core.host import Workers
 from boonta.core.types import FIRST, LAST, MID
 from boonta.envs import dm, gym, workers
 
 KINDS = ("serial", "threads", "processes")
-
-
-def actions(spec, generator, count):
-    if isinstance(spec.action, Discrete):
-        return generator.integers(spec.action.n, size=count)
-    low, high = np.maximum(spec.action.low, -1.0), np.minimum(spec.action.high, 1.0)
-    return generator.uniform(low, high, size=(count, *spec.action.shape)).astype(np.float32)
 
 
 def copied(timestep):
@@ -51,7 +44,7 @@ def test_gymnasium_is_what_it_is_alone(name, settings, kind):
             np.testing.assert_allclose(timestep.observation[i], observation)
         kinds = set()
         for _ in range(60):
-            before, action = copied(timestep), actions(made.spec, generator, 3)
+            before, action = copied(timestep), host.random_actions(made.spec, generator, 3)
             timestep = batch.step(action)
             for i, one in enumerate(plain):
                 if before.step_type[i] == LAST:
@@ -98,7 +91,7 @@ def test_the_control_suite_is_what_it_is_alone(name, settings, kind):
                 assert actual.discount == (1.0 if one.first() else one.discount)
                 np.testing.assert_array_equal(actual.action, np.zeros_like(action[i]) if one.first() else action[i])
                 ends += one.last()
-            action = actions(made.spec, generator, 2)
+            action = host.random_actions(made.spec, generator, 2)
             timestep = batch.step(action)
             expected = [plain[i].reset() if one.last() else plain[i].step(action[i]) for i, one in enumerate(expected)]
         assert ends > 2

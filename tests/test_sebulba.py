@@ -11,7 +11,8 @@ import pytest
 
 from boonta import envs
 from boonta.agents import vtrace
-from boonta.architectures import sebulba
+from boonta.architectures import sebulba, sebulba_split
+from boonta.architectures.sebulba_split import Split, Times
 from boonta.architectures.sebulba_threads import Failed, Plan, Threads
 from boonta.cli import main
 from boonta.core.host import Workers
@@ -162,6 +163,68 @@ def test_spans_are_summed_by_thread_and_drawn():
     assert all(event["dur"] >= 0 for event in events if event["ph"] == "X")
 
 
+def splits_of(count, batch=64, shared=False):
+    def divides(envs, learners):
+        return envs % learners == 0
+
+    return sebulba_split.candidates(count, lambda threads: batch // threads or None, divides, shared)
+
+
+def times(splits, alone, together, act, learn, shared=False):
+    """As of a device that acts in 64 environments in `act` seconds, and learns from an iteration's steps in `learn`."""
+    acts = {split.envs: act * split.envs / 64 for split in splits}
+    learns = {split.learners: learn / split.learners for split in splits}
+    return Times(alone, together, acts, learns, 64 * 20, shared)
+
+
+@pytest.mark.parametrize(
+    ("alone", "act", "learn", "favours"),
+    [
+        (1e6, 1e-3, 2.0, lambda split: split.learners > 4),  # learning is slow
+        (1e6, 2e-2, 0.02, lambda split: split.actors > split.learners),  # acting is
+        (1e3, 1e-3, 1e-3, lambda split: split.actors * split.threads == 1),  # environments are: more would not help
+    ],
+)
+def test_the_slowest_part_gets_the_devices(alone, act, learn, favours):
+    splits = [split for split in splits_of(8) if not split.both]
+    split, why = sebulba_split.choose(splits, times(splits, alone, alone, act, learn))
+    assert favours(split)
+    assert f"{split.learners} learn" in why
+
+
+def test_a_second_thread_acts_while_the_first_steps():
+    one = [split for split in splits_of(1) if split.threads < 4]
+    split, _ = sebulba_split.choose(one, times(one, 64e2, 128e2, 1e-2, 1e-3))
+    assert split.threads == 2
+    split, _ = sebulba_split.choose(one, times(one, 64e4, 128e4, 1e-2, 1e-3))
+    assert split.threads == 1
+
+
+def test_shared_cores_leave_one_way():
+    (only,) = splits_of(8, shared=True)
+    assert only == Split(1, 1, 1, 64, True)
+    made = sebulba_split.predict(only, times([only], 3000.0, 3000.0, 64 / 6000, 64 * 20 / 2000, True))
+    assert made.whole == pytest.approx(1000.0)
+
+
+def test_a_split_is_measured_on_real_devices():
+    environment = envs.make("boonta:catch")
+    agent = vtrace.vtrace(environment.spec, vtrace.Settings(batch=8, unroll=4, hidden=(8,)))
+    host = serve(environment)
+    splits = splits_of(4, batch=8)
+    measured = sebulba_split.measure(
+        splits,
+        lambda envs, learners: sebulba.make(agent, environment.spec, envs, learners),
+        environment.spec,
+        lambda index: host.make(index, 0, 0, Workers()),
+        steps=32,
+        shared=False,
+    )
+    split, why = sebulba_split.choose(splits, measured)
+    assert split in splits
+    assert "steps/s" in why
+
+
 TINY = ["--set", "agent.hidden=8", "--set", "agent.batch=4", "--set", "agent.unroll=4", "--set", "run.eval_episodes=2"]
 
 
@@ -187,6 +250,12 @@ def test_a_run_trains_evaluates_and_goes_on(agent, tmp_path, capsys):
     assert record["devices"]["threads"] == 1
     assert main(["eval", str(folder), "--episodes", "3", "--json"]) == 0
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["eval_episodes"] == 3
+
+
+def test_the_split_is_measured_told_and_recorded(tmp_path, capfd):
+    assert train(tmp_path / "run", "--steps", "400", "--devices", "auto", "--seed", "1") == 0
+    record = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert record["devices"]["split"].startswith("1 device acts (1 thread of 4 environments each), the same learn;")
 
 
 def test_synchronous_runs_repeat_bit_for_bit(tmp_path):

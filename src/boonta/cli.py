@@ -121,6 +121,9 @@ def _train(args: argparse.Namespace) -> int:
     assignments = list(args.assignments)
     if args.devices is not None:
         assignments.append(f"architecture.devices={0 if args.devices == 'auto' else args.devices}")
+        file = args.resume / "config.toml" if args.resume else args.config
+        if args.devices == "auto" and configuration.architecture(args.on, file) == "sebulba":
+            assignments.append("architecture.measure=true")
     for key in ("actors", "learners", "trace"):
         if getattr(args, key) is not None:
             assignments.append(f"architecture.{key}={getattr(args, key)}")

@@ -83,9 +83,9 @@ class Threads:
         self.life = 0  # of the environments that were made anew most often
         self._mesh = devices.mesh(list(plan.learners))
         self._ship = _shipper(self._mesh)
-        self._update: Any = _updater(unit, self._mesh)
+        self._update: Any = updater(unit, self._mesh)
         self._everyone = jax.process_count() * len(self.placed) * plan.envs
-        self._acting: dict[Any, _Acting] = {}
+        self._acting: dict[Any, Acting] = {}
         self._threads: list[threading.Thread] = []
         self._latest: dict[Any, tuple[Params, np.ndarray]] = {}
         self._learned = 0  # iterations that the parameters in `_latest` stand for, counted from `start`
@@ -105,7 +105,7 @@ class Threads:
         """Compile all there is to compile; the names of the metrics that `health` may point to."""
         here = jax.tree.map(_shape, {name: state.params[name] for name in self.unit.reads})
         for device in self.plan.actors:
-            self._acting[device] = _acting(self.unit, spec, here, self.plan.envs, self._everyone, device)
+            self._acting[device] = acting_on(self.unit, spec, here, self.plan.envs, self._everyone, device)
         trajectory = self._acting[self.plan.actors[0]].trajectory
         own, replicated = NamedSharding(self._mesh, P(devices.LEARNERS)), NamedSharding(self._mesh, P())
 
@@ -241,7 +241,7 @@ class Threads:
         return slot, timestep
 
 
-class _Acting(NamedTuple):
+class Acting(NamedTuple):
     """What runs on an actor device, compiled for it, and the shapes of what it makes."""
 
     begin: Callable[..., Slot]
@@ -250,7 +250,17 @@ class _Acting(NamedTuple):
     trajectory: Trajectory
 
 
-def _acting(unit: Sebulba, spec: Spec, params: Params, envs: int, everyone: int, device: Any) -> _Acting:
+def acting_on(unit: Sebulba, spec: Spec, params: PyTree, envs: int, everyone: int, device: Any) -> Acting:
+    """Compile acting for a device.
+
+    Args:
+        unit: Sebulba.
+        spec: the environment's.
+        params: the groups that acting reads, or their shapes.
+        envs: environments of a thread.
+        everyone: environments over all threads and hosts.
+        device: where.
+    """
     here = jax.sharding.SingleDeviceSharding(device)
 
     def placed(tree: PyTree) -> PyTree:
@@ -265,7 +275,7 @@ def _acting(unit: Sebulba, spec: Spec, params: Params, envs: int, everyone: int,
     close = jax.jit(unit.close, donate_argnums=0).lower(slot, timestep)
     _, trajectory, *_ = close.out_info
     start = begin.compile()
-    return _Acting(
+    return Acting(
         lambda params, key, index, life: start(params, key, index=index, life=life),
         act.compile(),
         close.compile(),
@@ -326,7 +336,8 @@ def _shipper(mesh: Mesh) -> Callable[[Trajectory], Trajectory]:
     return ship
 
 
-def _updater(unit: Sebulba, mesh: Mesh) -> Any:
+def updater(unit: Sebulba, mesh: Mesh) -> Any:
+    """The learner's (params, rest of the state, batches) -> (State, metrics), over the mesh; the rest is used up."""
     body = jax.shard_map(unit.update, mesh=mesh, in_specs=(P(), P(devices.LEARNERS)), out_specs=P(), check_vma=False)
 
     # Actors may still hold the parameters, so these are not donated.

@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol
 import jax
 import numpy as np
 
-from boonta.core.environment import Spec
+from boonta.core.environment import Discrete, Spec
 from boonta.core.types import FIRST, PyTree, TimeStep
 
 
@@ -68,6 +68,14 @@ class Host(NamedTuple):
     choose: Callable[[int, Workers], tuple[Workers, str]] | None = None
     examiner: "Host | None" = None
     drawn: "Callable[[], Host] | None" = None
+
+
+def random_actions(spec: Spec, generator: np.random.Generator, count: int) -> np.ndarray:
+    """Actions [count, ...], uniform; those without bounds within -1 and 1."""
+    if isinstance(spec.action, Discrete):
+        return generator.integers(spec.action.n, size=count)
+    low, high = np.maximum(spec.action.low, -1.0), np.minimum(spec.action.high, 1.0)
+    return generator.uniform(low, high, (count, *spec.action.shape)).astype(np.float32)
 
 
 def seed_of(seed: int, index: int, life: int) -> int:

@@ -17,7 +17,7 @@ import jax
 import numpy as np
 
 from boonta.core import host
-from boonta.core.environment import Continuous, Discrete, Spec
+from boonta.core.environment import Continuous, Spec
 from boonta.core.host import Workers
 from boonta.core.types import PyTree, TimeStep
 
@@ -71,16 +71,10 @@ def _probe(spec: Spec, part: Part, threads: int) -> float:
     """Seconds of a step, each of `threads` threads stepping an environment of its own with random actions."""
     generator = np.random.default_rng(0)
 
-    def action() -> np.ndarray:
-        if isinstance(spec.action, Discrete):
-            return generator.integers(spec.action.n, size=1)
-        low, high = np.maximum(spec.action.low, -1.0), np.minimum(spec.action.high, 1.0)
-        return generator.uniform(low, high).astype(np.float32)[None]
-
     def go(batch: host.Batch) -> float:
         begin, steps = time.perf_counter(), 0
         while time.perf_counter() - begin < PROBE_SECONDS:
-            batch.step(action())
+            batch.step(host.random_actions(spec, generator, 1))
             steps += 1
         return (time.perf_counter() - begin) / steps
 

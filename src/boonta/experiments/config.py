@@ -51,6 +51,9 @@ class Sebulba:
 
     actors: str = setting("auto", "devices that act: a count of the first ones, or places such as [0,1]")
     learners: str = setting("auto", "devices that learn: a count of the last ones, or places such as [1,2,3]")
+    measure: bool = setting(
+        False, "choose actors, learners and threads by timing environments, acting and learning (`--devices auto`)"
+    )
     threads: int = setting(
         0, "threads of each actor device, each with environments of its own; 0 for 2, on a CPU for 1", low=0
     )
@@ -97,6 +100,11 @@ class Member(NamedTuple):
     seed: int
     overrides: dict[str, float]
     name: str
+
+
+def architecture(asked: str | None, file: str | Path | None) -> str:
+    """The name of the architecture that `resolve` would take."""
+    return asked or _read(file)[0].get("architecture", {}).get("name") or DEFAULTS["architecture"]
 
 
 def resolve(

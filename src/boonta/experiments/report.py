@@ -229,32 +229,37 @@ def _others(runs: list[Run], tracks: list[Track]) -> str:
 
 
 def _time(runs: list[Run]) -> str:
-    """Where the time went: the shares of the `time/...` metrics."""
+    """Where the time of each kind of thread went: the shares of the `time/KIND/...` metrics, a bar for each kind."""
     split = [_split(run) for run in runs]
-    keys = sorted({key for shares in split for key in shares}, key=lambda key: -sum(s.get(key, 0.0) for s in split))
+    keys = list(dict.fromkeys(key for kinds in split for shares in kinds.values() for key in shares))
     colours = {key: f"var(--line-{i % len(LIGHT.lines)})" for i, key in enumerate(keys)}
     bars = []
-    for run, shares in zip(runs, split, strict=True):
-        bar, chips = "", ""
-        for key in filter(shares.get, keys):
-            name, colour, share = escape(key), colours[key], shares[key]
-            bar += f'<span style="flex:{share:.4f};background:{colour}" title="{name} {share:.1%}"></span>'
-            chips += f'<li><span style="border-top:3px solid {colour}"></span>{name} <b>{share:.1%}</b></li>'
-        if bar:
-            title = f"<h3>{escape(run.name)}</h3>" if len(runs) > 1 else ""
-            bars.append(f'{title}<div class="bar">{bar}</div><ul class="legend">{chips}</ul>')
+    for run, kinds in zip(runs, split, strict=True):
+        for kind, shares in kinds.items():
+            bar, chips = "", ""
+            for key, share in shares.items():
+                name, colour = escape(key), colours[key]
+                bar += f'<span style="flex:{share:.4f};background:{colour}" title="{name} {share:.1%}"></span>'
+                chips += f'<li><span style="border-top:3px solid {colour}"></span>{name} <b>{share:.1%}</b></li>'
+            title = " · ".join([run.name] * (len(runs) > 1) + [kind] * bool(kind))
+            head = f"<h3>{escape(title)}</h3>" if title else ""
+            bars.append(f'{head}<div class="bar">{bar}</div><ul class="legend">{chips}</ul>')
     return page.section("Where the time went", *bars)
 
 
-def _split(run: Run) -> dict[str, float]:
-    """The share of each `time/...` metric in their sum over the run."""
-    total: dict[str, float] = {}
+def _split(run: Run) -> dict[str, dict[str, float]]:
+    """By the kind of thread, the share of each `time/KIND/...` metric in their sum over the run, the largest first."""
+    total: dict[str, dict[str, float]] = {}
     for row in run.rows:
         for key, value in row.items():
             if key.startswith("time/") and finite(value) and value > 0:
-                name = key.removeprefix("time/")
-                total[name] = total.get(name, 0.0) + value
-    return {name: value / sum(total.values()) for name, value in total.items()}
+                kind, _, name = key.removeprefix("time/").rpartition("/")
+                total.setdefault(kind, {}).setdefault(name, 0.0)
+                total[kind][name] += value
+    return {
+        kind: {name: parts[name] / sum(parts.values()) for name in sorted(parts, key=lambda name: -parts[name])}
+        for kind, parts in sorted(total.items())
+    }
 
 
 def _settings(runs: list[Run]) -> str:

@@ -52,6 +52,7 @@ def train(config: Config, folder: Path, resume: bool = False, quiet: bool = Fals
         record["resumed"] = [*record.get("resumed", []), now]
     with _explained():
         run = Driver(config, folder, system, resume, quiet)
+    now["devices"] = record["devices"] = system.describe()  # starting may have chosen anew
     if record.get("status") == "done" and run.mark.done == system.iterations:
         print("boonta: it has made all its steps already", file=sys.stderr)
         return Result(record["result"] | {"out": str(folder), "status": "done"}, folder)
@@ -62,6 +63,8 @@ def train(config: Config, folder: Path, resume: bool = False, quiet: bool = Fals
         if not quiet:
             recipe = f", recipe {config.run.recipe}" if config.run.recipe else ""
             print(f"boonta: {config.agent} on {config.env}, {config.architecture}{recipe} -> {folder}", file=sys.stderr)
+            if "split" in now["devices"]:
+                print(f"boonta: {now['devices']['split']}", file=sys.stderr)
 
     def end(status: str, cause: str | None, result: dict[str, Any] | None = None) -> None:
         record.update(

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from boonta import envs
-from boonta.architectures import sebulba, sebulba_threads
+from boonta.architectures import sebulba, sebulba_split, sebulba_threads
 from boonta.architectures.sebulba_threads import Plan, Threads
 from boonta.core import episodes as counting
 from boonta.core import random
@@ -21,8 +21,8 @@ from boonta.core.host import Host, Workers
 from boonta.core.trace import Trace
 from boonta.core.types import Params, PyTree
 from boonta.envs.served import serve
+from boonta.experiments import agreement, evaluation, files, registry
 from boonta.experiments import config as configuration
-from boonta.experiments import evaluation, files, registry
 from boonta.experiments.config import Config
 from boonta.experiments.devices import describe
 from boonta.experiments.evaluation import Film, Scores
@@ -41,50 +41,70 @@ class Sebulba:
         self.members = configuration.members(config)
         if len(self.members) > 1:
             raise ValueError(f"sebulba trains one member at a time, got {len(self.members)} (run.seeds, run.sweep)")
+        self.seed = self.members[0].seed
         entry = registry.agent(config.agent)
-        agent = entry.factory(self.spec, config.agent_settings)
-        batches = [learner.experience.batch for learner in agent.learners.values()]
-        # While one thread steps environments, another acts; on a CPU both would want the same cores.
-        threads = self.options.threads or (1 if jax.default_backend() == "cpu" else 2)
-        hosts = jax.process_count()
-
-        def envs_of_a_thread(actors: int) -> int:
-            return self.options.envs or max(max(batches) // (actors * threads * hosts), 1)
-
-        def divides(actors: int, learners: int) -> bool:
-            return not any(n % learners for n in [envs_of_a_thread(actors), *(batch // hosts for batch in batches)])
-
-        self.actors, self.learners = _split(self.options, divides)
-        count = envs_of_a_thread(len(self.actors))
-        self.plan = Plan(
-            self.actors,
-            self.learners,
-            threads,
-            count,
-            self.options.lag,
-            self.options.restarts,
-            self.options.timeout,
-        )
-        unit = sebulba.make(agent, self.spec, count * hosts, len(self.learners))
-        self.steps = count * hosts * unit.learning.rounds * unit.learning.length
-        self.updates = unit.learning.updates
+        self.agent = entry.factory(self.spec, config.agent_settings)
+        self.batches = [learner.experience.batch for learner in self.agent.learners.values()]
+        self._plan(*self._asked())
         self.iterations = configuration.iterations(config, self.steps, self.updates)
         self.agent = entry.factory(self.spec, config.agent_settings, total_updates=self.iterations * self.updates)
-        self.unit = sebulba.make(self.agent, self.spec, count * hosts, len(self.learners))
-        self.workers, self.why = self._workers(count)
-        self.seed = self.members[0].seed
+        self.unit = self._unit(self.plan.envs, len(self.plan.learners))
         self.trace = Trace(keep=bool(self.options.trace))
         self.compile_seconds = 0.0
         self.threads: Threads | None = None
         self._evaluator = ThreadPoolExecutor(1, thread_name_prefix="evaluator")
         self._began: dict[str, float] = {}
+        self.reason = "as asked"
 
-    def _workers(self, count: int) -> tuple[Workers, str]:
-        asked = Workers(self.options.workers, self.options.worker_count, self.options.worker_timeout)
-        return self.host.choose(count, asked) if self.host.choose else (asked, "")
+    def _plan(self, actors: list[Any], learners: list[Any], threads: int) -> None:
+        """Who does what."""
+        options, envs = self.options, self._envs(len(actors) * threads)
+        limits = (options.lag, options.restarts, options.timeout)
+        self.plan = Plan(actors, learners, threads, envs, *limits)
+        self.unit = self._unit(envs, len(learners))
+        self.steps = envs * jax.process_count() * self.unit.learning.rounds * self.unit.learning.length
+        self.updates = self.unit.learning.updates
+        asked = Workers(options.workers, options.worker_count, options.worker_timeout)
+        self.workers, self.why = self.host.choose(envs, asked) if self.host.choose else (asked, "")
+
+    def _unit(self, envs: int, learners: int) -> sebulba.Sebulba:
+        return sebulba.make(self.agent, self.spec, envs * jax.process_count(), learners)
+
+    def _envs(self, threads: int) -> int:
+        """Environments of each of so many threads of a host."""
+        return self.options.envs or max(max(self.batches) // (threads * jax.process_count()), 1)
+
+    def _divides(self, envs: int, learners: int) -> bool:
+        """Whether so many learner devices of a host can share what threads with so many environments make."""
+        return not any(n % learners for n in [envs, *(batch // jax.process_count() for batch in self.batches)])
+
+    def _asked(self) -> tuple[list[Any], list[Any], int]:
+        # While one thread steps environments, another acts; on a CPU both would want the same cores.
+        threads = self.options.threads or (1 if jax.default_backend() == "cpu" else 2)
+        divides = lambda actors, learners: self._divides(self._envs(actors * threads), learners)  # noqa: E731
+        return *_split(self.options, divides), threads
+
+    def _measure(self) -> None:
+        """Replace the plan by the one that measurements recommend."""
+        there, shared = jax.local_devices(), jax.default_backend() == "cpu"
+
+        def envs_of(threads: int) -> int | None:
+            envs = self._envs(threads)
+            total = envs * threads * jax.process_count()
+            return envs if all(total % batch == 0 or batch % total == 0 for batch in self.batches) else None
+
+        splits = sebulba_split.candidates(len(there), envs_of, self._divides, shared)
+        make = lambda index: self.host.make(index, self.seed, 0, self.workers)  # noqa: E731
+        unit_of = partial(sebulba.make, self.agent, self.spec)
+        times = sebulba_split.measure(splits, unit_of, self.spec, make, self.steps, shared)
+        split, why = sebulba_split.choose(splits, times)
+        split = splits[int(agreement.shared(np.int32(splits.index(split))))]
+        learners = there[: split.learners] if split.both else there[-split.learners :]
+        self._plan(there[: split.actors], _everywhere(learners), split.threads)
+        self.reason = why
 
     def shapes(self) -> PyTree:
-        here = jax.sharding.SingleDeviceSharding(self.actors[0])
+        here = jax.sharding.SingleDeviceSharding(self.plan.actors[0])
         shapes = jax.eval_shape(lambda: self.unit.init(random.key(self.seed), self._overrides()))
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=here), shapes)
 
@@ -95,6 +115,8 @@ class Sebulba:
         """The state; actors are set going by the first `advance`, with environments of a life that was not yet."""
         if self.environment:
             check(self.environment)
+        if self.options.measure:
+            self._measure()
         self._life = int(facts["life"]) + 1 if facts else 0
         make = partial(_make, self.host, self.seed, self.workers)
         self.threads = Threads(self.unit, make, self.plan, self.seed, self.trace)
@@ -119,10 +141,11 @@ class Sebulba:
         except sebulba_threads.Failed as error:
             raise Failed(str(error)) from error
         elapsed = time.perf_counter() - clock
-        return state, _rows(made) | {key: np.full((1, iterations), x) for key, x in self._shares().items()}, elapsed
+        shares = self._shares(elapsed)
+        return state, _rows(made) | {key: np.full((1, iterations), x) for key, x in shares.items()}, elapsed
 
-    def _shares(self) -> dict[str, float]:
-        """What share of their time threads spent on what since the last call, actors in the mean."""
+    def _shares(self, elapsed: float) -> dict[str, float]:
+        """What share of their time threads spent on what since the last call, actors in the mean, and devices idle."""
         sums: dict[str, float] = {}
         for thread, parts in self.trace.sums().items():
             who = thread.split()[0]
@@ -133,7 +156,13 @@ class Sebulba:
         new = {key: value - self._began.get(key, 0.0) for key, value in sums.items()}
         self._began = sums
         totals = {who: sum(v for k, v in new.items() if k.split("/")[1] == who) for who in ("actor", "learner")}
-        return {key: value / max(totals[key.split("/")[1]], 1e-9) for key, value in new.items()}
+        shares = {key: value / max(totals[key.split("/")[1]], 1e-9) for key, value in new.items()}
+        # Threads that wait for one another on a device count as busy, so this is the least that it was idle.
+        busy = {
+            "actor": new.get("time/actor/act", 0.0) / len(self.plan.actors),
+            "learner": new.get("time/learner/learn", 0.0),
+        }
+        return shares | {f"idle/{who}_devices": max(1 - seconds / elapsed, 0.0) for who, seconds in busy.items()}
 
     def tensors(self) -> list[str]:
         return self._names
@@ -141,7 +170,7 @@ class Sebulba:
     def evaluate(self, state: sebulba.State, episodes: int) -> "Future[Scores]":
         if jax.process_index():  # the first host plays for all
             return done(Scores(np.zeros((1, episodes), np.float32), np.zeros((1, episodes), np.int32)))  # type: ignore[arg-type]
-        params = jax.device_put(jax.tree.map(lambda x: x.addressable_data(0), state.params), self.actors[0])
+        params = jax.device_put(jax.tree.map(lambda x: x.addressable_data(0), state.params), self.plan.actors[0])
 
         def play() -> Scores:
             scores = self.play(params, episodes)
@@ -152,7 +181,7 @@ class Sebulba:
 
     def play(self, params: Params, episodes: int) -> Scores:
         examiner = self.host.examiner or self.host
-        return evaluation.on_host(self.agent, examiner, params, episodes, self.workers, self.actors[0])
+        return evaluation.on_host(self.agent, examiner, params, episodes, self.workers, self.plan.actors[0])
 
     def film(self, params: Params, seed: int, steps: int) -> Film:
         examiner = self.host.examiner or self.host
@@ -170,12 +199,13 @@ class Sebulba:
         return self.threads.told() if self.threads else []
 
     def describe(self) -> dict[str, Any]:
-        chosen = list(dict.fromkeys([*self.actors, *self.learners]))
+        chosen = list(dict.fromkeys([*self.plan.actors, *self.plan.learners]))
         return describe(chosen) | {
-            "actors": [int(device.id) for device in self.actors],
-            "learners": [int(device.id) for device in self.learners],
+            "actors": [int(device.id) for device in self.plan.actors],
+            "learners": [int(device.id) for device in self.plan.learners],
             "threads": self.plan.threads,
             "environments_of_a_thread": self.plan.envs,
+            "split": self.reason,
             "workers": self.workers._asdict() | {"why": self.why},
         }
 
