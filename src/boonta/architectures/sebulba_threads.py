@@ -81,6 +81,7 @@ class Threads:
         self.queues: list[queue.SimpleQueue[Item]] = [queue.SimpleQueue() for _ in self.placed]
         self._notices: queue.SimpleQueue[str] = queue.SimpleQueue()
         self.life = 0  # of the environments that were made anew most often
+        self.restarted = 0  # how often any were
         self._mesh = devices.mesh(list(plan.learners))
         self._ship = _shipper(self._mesh)
         self._update: Any = updater(unit, self._mesh)
@@ -91,7 +92,6 @@ class Threads:
         self._learned = 0  # iterations that the parameters in `_latest` stand for, counted from `start`
         self._taken = 0
         self._made = [0] * len(self.placed)
-        self._restarts = plan.restarts
         self._failure: str | None = None
         self._stopping = False
         self._changed = threading.Condition()
@@ -200,9 +200,9 @@ class Threads:
                     self._live(which, life)
                 except Broken as error:
                     with self._changed:
-                        if not self._restarts:
+                        if self.restarted == self.plan.restarts:
                             raise
-                        self._restarts -= 1
+                        self.restarted += 1
                     life += 1
                     self.life = max(self.life, life)
                     self._notices.put(f"environments of actor {which} failed and begin life {life}: {error}")

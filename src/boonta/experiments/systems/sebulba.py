@@ -141,8 +141,8 @@ class Sebulba:
         except sebulba_threads.Failed as error:
             raise Failed(str(error)) from error
         elapsed = time.perf_counter() - clock
-        shares = self._shares(elapsed)
-        return state, _rows(made) | {key: np.full((1, iterations), x) for key, x in shares.items()}, elapsed
+        same = self._shares(elapsed) | {"restarts": float(self.threads.restarted)}
+        return state, _rows(made) | {key: np.full((1, iterations), x) for key, x in same.items()}, elapsed
 
     def _shares(self, elapsed: float) -> dict[str, float]:
         """What share of their time threads spent on what since the last call, actors in the mean, and devices idle."""
