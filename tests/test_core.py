@@ -177,7 +177,8 @@ def test_reanalysing_with_the_same_parameters_gives_the_same_extras(kind):
     agent_, params = made(kind)
     again = jax.jit(jax.vmap(partial(acting.reanalyse, agent_), (None, 0, 0, 0)))
     for before, after, trajectory in zip(actors[:-1], actors[1:], trajectories, strict=True):
-        keys = jax.vmap(lambda key: jax.random.split(key, (2 * T + 1,)))(before.key)[:, 1 : T + 1]
+        steps = trajectory.origin.step[:, None] + jnp.arange(T)
+        keys = jax.vmap(acting.act_keys, (None, 1), 1)(before.key, steps)
         acted = jax.tree.map(lambda x: x[:, :-1], trajectory.timesteps)
         memory, extras = again(params, trajectory.memory, acted, keys)
         equal(extras, trajectory.extras)

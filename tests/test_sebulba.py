@@ -264,7 +264,7 @@ def test_synchronous_runs_repeat_bit_for_bit(tmp_path):
         assert train(tmp_path / name, "--steps", "320", "--synchronous") == 0
         logs.append(
             [
-                {k: v for k, v in row.items() if not k.startswith(("seconds", "steps_per", "time/", "queue"))}
+                {k: v for k, v in row.items() if not k.startswith(("seconds", "steps_per", "time/", "idle/", "queue"))}
                 for row in read_metrics(tmp_path / name)
             ]
         )
