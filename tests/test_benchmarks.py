@@ -8,7 +8,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks.anakin import common, contestants, convolution, gridworld, memory, peers, scaling
+from benchmarks import common
+from benchmarks.anakin import contestants, convolution, gridworld, memory, peers, scaling
 
 TINY = peers.AGENT | {"hidden": [8], "unroll": 32, "epochs": 1, "minibatches": 1}
 KEYS = {

@@ -1,84 +1,14 @@
-"""One contestant in a process of its own: compiles once, then makes one measured run for every line `go SEED`.
+"""Contestants of Anakin's benchmarks: ours, a random policy, and peers."""
 
-The process gets its task as a JSON object in argv and answers in JSON lines. It imports nothing but the standard
-library until it knows its kind, because peers live in environments of their own, without Boonta.
-"""
-
-import contextlib
-import ctypes
-import gc
-import importlib.metadata
 import importlib.util
-import json
 import os
-import platform
-import re
-import resource
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
-Task = dict[str, Any]
-PACKAGES = ("boonta", "jax", "jaxlib", "numpy", "flax", "optax", "gymnax", "rejax", "distrax")
-
-
-class Compiled(NamedTuple):
-    """A contestant that is ready.
-
-    Attributes:
-        run: seed -> one run from initialisation to the last update: seconds, steps (all), idle (of these, steps
-            that no agent chose).
-        seconds: tracing and compiling.
-        facts: whatever else the answer should say.
-    """
-
-    run: Callable[[int], dict[str, Any]]
-    seconds: float
-    facts: dict[str, Any]
-
-
-def versions() -> dict[str, str]:
-    """Of Python and of the packages that are installed here."""
-    found = {"python": platform.python_version()}
-    for package in PACKAGES:
-        try:
-            found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
-
-
-def peak_mb() -> float:
-    """The most memory this process has held, in MB."""
-    # ru_maxrss survives exec, so a small child would report its parent's peak; the kernel's per-program mark does not.
-    try:
-        return int(re.findall(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())[0]) * 1024 / 1e6
-    except (OSError, IndexError):
-        unit = 1 if sys.platform == "darwin" else 1024
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6
-
-
-def forget_peak() -> bool:
-    """Start the peak anew, where the kernel can."""
-    gc.collect()
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)  # what the compiler has freed would hide what a small run takes
-    try:
-        Path("/proc/self/clear_refs").write_text("5")
-    except OSError:
-        return False
-    return True
-
-
-def _timed(compiled: Callable, *args: Any) -> tuple[Any, float]:
-    import jax
-
-    begin = time.perf_counter()
-    out = jax.block_until_ready(compiled(*args))
-    return out, time.perf_counter() - begin
+from benchmarks.contestant import Compiled, Task, serve, timed
 
 
 def ours(task: Task) -> Compiled:
@@ -114,7 +44,7 @@ def ours(task: Task) -> Compiled:
 
     def run(seed: int) -> dict[str, Any]:
         seeds = seed * members + jnp.arange(members)
-        (state, metrics), seconds = _timed(lambda: go(start(seeds, {})))
+        (state, metrics), seconds = timed(lambda: go(start(seeds, {})))
         # Every LAST is followed by one idle act, but for those that are still to come.
         pending = int(np.sum(np.asarray(state.actors.timestep.last())))
         idle = int(np.asarray(metrics["count"], np.int64).sum()) - pending
@@ -183,7 +113,7 @@ def ceiling(task: Task) -> Compiled:
 
     def run(seed: int) -> dict[str, Any]:
         keys = jax.device_put(jax.random.split(key(seed), envs), jax.NamedSharding(mesh, own))
-        (_, idle), seconds = _timed(compiled, keys)
+        (_, idle), seconds = timed(compiled, keys)
         return {"seconds": seconds, "steps": iterations * envs * length, "idle": int(idle.sum())}
 
     return Compiled(run, seconds, {"iterations": iterations})
@@ -270,7 +200,7 @@ def _peer(train: Any, steps: int) -> Compiled:
     seconds = time.perf_counter() - begin
 
     def run(seed: int) -> dict[str, Any]:
-        _, seconds = _timed(compiled, jax.random.PRNGKey(seed))
+        _, seconds = timed(compiled, jax.random.PRNGKey(seed))
         return {"seconds": seconds, "steps": steps, "idle": 0}
 
     return Compiled(run, seconds, {})
@@ -306,26 +236,5 @@ KINDS: dict[str, Callable[[Task], Compiled]] = {
 }
 
 
-def serve() -> None:
-    """Compile, say so, and make one run for each `go SEED` until stdin closes."""
-    # Libraries may print: only answers may reach the parent.
-    answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)
-    task = json.loads(sys.argv[1])
-    compiled = KINDS[task["kind"]](task)
-    ready = {
-        "compile_seconds": compiled.seconds,
-        "compile_peak_mb": peak_mb(),
-        "versions": versions(),
-        **compiled.facts,
-    }
-    if task.get("account"):
-        ready["own_peak"] = forget_peak()
-    print(json.dumps(ready), file=answers)
-    for line in sys.stdin:
-        answer = compiled.run(int(line.split()[1]))
-        print(json.dumps(answer | {"peak_rss_mb": peak_mb()}), file=answers)
-
-
 if __name__ == "__main__":
-    serve()
+    serve(KINDS)

@@ -7,8 +7,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from benchmarks.anakin.common import Row, finish, notes, numbers, parse, parser, row, short, table
-from benchmarks.anakin.contestants import peak_mb
+from benchmarks.common import Row, finish, notes, numbers, parse, parser, row, short, table
+from benchmarks.contestant import peak_mb
 from boonta.nets.vision import GridCNN, NatureCNN
 from boonta.ops.blocks import mapped
 

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks.anakin.common import (
+from benchmarks.anakin.peers import AGENT
+from benchmarks.common import (
     Row,
     compete,
     devices_for,
@@ -17,7 +18,6 @@ from benchmarks.anakin.common import (
     short,
     table,
 )
-from benchmarks.anakin.peers import AGENT
 
 PAPER = 5e6
 

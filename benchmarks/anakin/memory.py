@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.anakin.common import Row, compete, finish, notes, numbers, parse, parser, row, table
 from benchmarks.anakin.peers import AGENT
+from benchmarks.common import Row, compete, finish, notes, numbers, parse, parser, row, table
 
 
 def main(argv: Sequence[str] | None = None) -> list[Row]:

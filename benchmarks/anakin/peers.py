@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.anakin.common import (
+from benchmarks.common import (
     Outcome,
     Row,
     compete,

@@ -8,8 +8,8 @@ share its cores: beyond as many devices as cores nothing can get faster, and wha
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks.anakin.common import Row, compete, finish, machine, numbers, outcome_row, parse, parser, short, table
 from benchmarks.anakin.peers import AGENT
+from benchmarks.common import Row, compete, finish, machine, numbers, outcome_row, parse, parser, short, table
 
 
 def main(argv: Sequence[str] | None = None) -> list[Row]:

@@ -20,10 +20,10 @@ from typing import Any, NamedTuple, Self
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.anakin.contestants import Task, versions
+from benchmarks.contestant import Task, versions
 from boonta.experiments import machine as known
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 LIMIT = 1200.0  # seconds that one compilation or one run may take
 
@@ -39,7 +39,7 @@ notes = _console(stderr=True)
 
 
 class Contestant:
-    """A process of `contestants.py`."""
+    """A process of the module `task["module"]`, by default that of Anakin's contestants."""
 
     def __init__(self, task: Task, python: str = sys.executable) -> None:
         """Start it; it compiles at once. `ready` waits for that."""
@@ -54,7 +54,7 @@ class Contestant:
             environment["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flag}".strip()
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - __exit__ closes it
         self._process = subprocess.Popen(
-            [python, "-m", "benchmarks.anakin.contestants", json.dumps(task)],
+            [python, "-m", task.get("module", "benchmarks.anakin.contestants"), json.dumps(task)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
@@ -190,9 +190,10 @@ def devices_for(envs: int) -> int:
     return max([1, *(n for n in counts if envs % n == 0 and envs // n >= ENVS_PER_DEVICE)])
 
 
-def parser(name: str, doc: str, rounds: int) -> argparse.ArgumentParser:
-    """The options that all benchmarks have."""
-    result = argparse.ArgumentParser(prog=f"python -m benchmarks.anakin.{name}", description=doc.splitlines()[0])
+def parser(name: str, doc: str, rounds: int, module: str = "anakin") -> argparse.ArgumentParser:
+    """The options that all benchmarks have; `name` is that of the script in the folder `module`, and of its results."""
+    prog = f"python -m benchmarks.{module}.{name}"
+    result = argparse.ArgumentParser(prog=prog, description=doc.splitlines()[0])
     result.add_argument("--rounds", type=int, help=f"measured runs of each contestant (default {rounds})")
     result.add_argument(
         "--quick", action="store_true", help="tiny sizes, to see that it works; written only with --out"
@@ -201,7 +202,7 @@ def parser(name: str, doc: str, rounds: int) -> argparse.ArgumentParser:
         "--json", action="store_true", help="print the rows as one JSON object, the last line of stdout"
     )
     result.add_argument("--out", type=Path, help=f"folder of the results (default {RESULTS.relative_to(ROOT)})")
-    result.set_defaults(name=name, default_rounds=rounds)
+    result.set_defaults(name=name, prog=prog, default_rounds=rounds)
     return result
 
 
@@ -211,7 +212,7 @@ def parse(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argpar
     given = sys.argv[1:] if argv is None else argv
     # Where things lie on this machine is nobody's business.
     shown = ["PATH" if os.path.isabs(word) else word for word in given]
-    args.command = " ".join(["python -m", f"benchmarks.anakin.{args.name}", *shown])
+    args.command = " ".join([args.prog, *shown])
     machine()  # asked before this process, too, may hold an accelerator
     args.rounds = args.rounds or (1 if args.quick else args.default_rounds)
     return args

@@ -1,0 +1,208 @@
+"""Contestants of Sebulba's benchmarks: whole runs, their parts alone, and Sample Factory."""
+
+import atexit
+import json
+import re
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from benchmarks.contestant import Compiled, Task, serve
+
+SECONDS = 5.0  # of a measured run of a part
+AHEAD = 4  # iterations that a run makes before the clock starts: what actors made while others had their turn
+
+
+def ours(task: Task) -> Compiled:
+    """A run of Boonta on Sebulba.
+
+    The task: words (of `boonta train`, from AGENT on), iterations (of one measured run).
+    """
+    import numpy as np
+
+    system, seconds = _system(task)
+    atexit.register(system.close)
+    held = [system.start()]
+    held[0], _, _ = system.advance(held[0], AHEAD)
+
+    def run(seed: int) -> dict[str, Any]:
+        del seed
+        held[0], _, _ = system.advance(held[0], AHEAD)
+        held[0], metrics, seconds = system.advance(held[0], task["iterations"])
+        shares = {
+            key: float(x[0, -1]) for key, x in metrics.items() if key.startswith(("time/", "idle/", "policy_lag"))
+        }
+        idle = int(np.sum(metrics["count"]))  # every episode's last act is
+        return {"seconds": seconds, "steps": task["iterations"] * system.steps, "idle": idle} | shares
+
+    return Compiled(run, seconds + system.compile_seconds, {"steps_per_iteration": system.steps, **system.describe()})
+
+
+def environments(task: Task) -> Compiled:
+    """The environments of one thread, with random actions."""
+    import numpy as np
+
+    from boonta.core.host import random_actions
+
+    system, seconds = _system(task)
+    envs = system.plan.envs
+    batch = system.host.make(np.arange(envs, dtype=np.int32), 0, 0, system.workers)
+    batch.reset()
+
+    def run(seed: int) -> dict[str, Any]:
+        generator = np.random.default_rng(seed)
+        return _repeated(lambda: batch.step(random_actions(system.spec, generator, envs)), envs)
+
+    return Compiled(run, seconds, {})
+
+
+def acting(task: Task) -> Compiled:
+    """Acting on one device, observations handed over and actions taken back, trajectories not closed."""
+    import jax
+    import numpy as np
+
+    from boonta.architectures.sebulba_threads import acting_on
+    from boonta.core import acting, host, random
+
+    system, seconds = _system(task)
+    envs, device = system.plan.envs, system.plan.actors[0]
+    params = system.unit.init(random.key(0), {}).params
+    params = jax.device_put({name: params[name] for name in system.unit.reads}, device)
+    begin = time.perf_counter()
+    compiled = acting_on(system.unit, system.spec, params, envs, envs, device)
+    seconds += time.perf_counter() - begin
+    timestep, zero = host.empty(system.spec, envs), np.int32(0)
+    timestep.observation[...] = np.random.default_rng(0).integers(256, size=timestep.observation.shape)
+    key = jax.device_put(acting.streams(random.key(0), 0).actors, device)
+    held = [compiled.begin(params, key, np.arange(envs, dtype=np.int32), zero)]
+
+    def act() -> None:
+        held[0], action = compiled.act(params, zero, held[0], timestep)
+        np.asarray(action)
+
+    return Compiled(lambda seed: _repeated(act, envs), seconds, {})
+
+
+def learning(task: Task) -> Compiled:
+    """Updates alone, on the same batch again and again."""
+    import jax
+    import numpy as np
+    from jax.sharding import NamedSharding
+    from jax.sharding import PartitionSpec as P
+
+    from boonta.architectures.sebulba_threads import acting_on, updater
+    from boonta.core import devices, random
+
+    system, seconds = _system(task)
+    mesh = devices.mesh(system.plan.learners)
+    state = jax.jit(system.unit.init, out_shardings=NamedSharding(mesh, P()))(random.key(0), {})
+    params = {name: state.params[name] for name in system.unit.reads}
+    envs = system.plan.envs
+    shapes = acting_on(system.unit, system.spec, params, envs, envs, system.plan.actors[0]).trajectory
+    ones = jax.tree.map(lambda x: np.ones(x.shape, x.dtype), shapes)
+    own = NamedSharding(mesh, P(devices.LEARNERS))
+    batches = [jax.device_put(ones, own) for _ in range(system.unit.learning.rounds)]
+    held, update = [state], updater(system.unit, mesh)
+
+    def learn() -> None:
+        held[0], metrics = update(held[0].params, tuple(held[0][1:]), batches)
+        jax.block_until_ready(metrics)
+
+    return Compiled(lambda seed: _repeated(learn, system.steps), seconds, {})
+
+
+def replicas(task: Task) -> Compiled:
+    """Several processes, each with its environments and its learner, as whole runs of the command line.
+
+    The task: words (of `boonta train`, from AGENT on), processes, steps (of a run).
+    """
+    agent, env, *rest = task["words"]
+    words = [sys.executable, "-m", "boonta", "train", agent, env, "--on", "sebulba", "--json"]
+    words += ["--steps", str(task["steps"]), *(word for setting in rest for word in ("--set", setting))]
+
+    def run(seed: int) -> dict[str, Any]:
+        with tempfile.TemporaryDirectory() as folder:
+            words_of = []
+            with socket.socket() as free:
+                free.bind(("127.0.0.1", 0))
+                meeting = f"127.0.0.1:{free.getsockname()[1]}"
+            for i in range(task["processes"]):
+                several = ["--coordinator", meeting, "--processes", str(task["processes"]), "--process", str(i)]
+                many = several if task["processes"] > 1 else []
+                words_of.append([*words, "--seed", str(seed), "--out", f"{folder}/run", *many])
+            started = [subprocess.Popen(one, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) for one in words_of]
+            lead, *_ = [one.communicate(timeout=900)[0] for one in started]
+        summary = json.loads(lead.splitlines()[-1])
+        return {"seconds": summary["seconds"], "steps": summary["env_steps"], "idle": 0}
+
+    return Compiled(run, 0.0, {})
+
+
+def sample_factory(task: Task) -> Compiled:
+    """Sample Factory's asynchronous PPO with V-trace, as it comes: a run of its own each time, timed once it is going.
+
+    The task: options (of its command line), steps (agent steps of a run), timed (of these, how many at the end).
+    """
+    launcher = Path(__file__).with_name("sample_factory.py")
+
+    def run(seed: int) -> dict[str, Any]:
+        with tempfile.TemporaryDirectory() as folder:
+            words = [
+                *(sys.executable, str(launcher), "--env=atari_pong", "--experiment=run", f"--train_dir={folder}"),
+                *("--device=cpu", f"--seed={seed}", f"--train_for_env_steps={task['steps'] * 4}", *task["options"]),
+            ]
+            log = Path(folder) / "log"
+            with log.open("wb") as out:
+                subprocess.run(words, check=False, stdout=out, stderr=out, timeout=600, cwd=folder)
+            text = log.read_text("utf-8", "replace")
+        # It tells the frames (four a step) it has learned from, every five seconds, with the time of day.
+        told = re.findall(r"\[(\d+)-(\d+)-(\d+) (\d+):(\d+):(\d+),(\d+)\].*Total num frames: (\d+)", text)
+        points = [
+            (3600 * int(h) + 60 * int(m) + int(s) + int(ms) / 1000, int(frames) / 4)
+            for *_, h, m, s, ms, frames in told
+            if int(frames) > 0
+        ]
+        if len(points) < 4:
+            raise RuntimeError(f"Sample Factory told too little:\n{text[-3000:]}")
+        (begin, before), (end, after) = points[1], points[-1]
+        return {"seconds": (end - begin) % 86400, "steps": after - before, "idle": 0}
+
+    return Compiled(run, 0.0, {})
+
+
+def _system(task: Task) -> tuple[Any, float]:
+    """The architecture's half of a run, and the seconds that building it took."""
+    from boonta.experiments import config, systems
+
+    agent, env, *rest = task["words"]
+    begin = time.perf_counter()
+    made = systems.build(config.resolve(agent, env, "sebulba", assignments=rest, run={"steps": 10**9}))
+    return made, time.perf_counter() - begin
+
+
+def _repeated(what: Callable[[], Any], steps: int) -> dict[str, Any]:
+    """Call it for a while; the first call is not timed."""
+    what()
+    begin, count = time.perf_counter(), 0
+    while (seconds := time.perf_counter() - begin) < SECONDS:
+        what()
+        count += 1
+    return {"seconds": seconds, "steps": count * steps, "idle": 0}
+
+
+KINDS: dict[str, Callable[[Task], Compiled]] = {
+    "ours": ours,
+    "environments": environments,
+    "acting": acting,
+    "learning": learning,
+    "replicas": replicas,
+    "sample_factory": sample_factory,
+}
+
+if __name__ == "__main__":
+    serve(KINDS)
