@@ -11,6 +11,8 @@ import tomllib
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from boonta.experiments.files import read_json, write_bytes, write_text
 from boonta.experiments.metrics import read_metrics
 from boonta.experiments.report import write_report
@@ -22,10 +24,18 @@ CURVE = ("env_steps", "seconds", "member", "member_name", "episode/return_mean",
 
 
 class Task(NamedTuple):
-    """What `boonta train` is given, and the evaluation mean that it should reach (None: a comparison)."""
+    """What `boonta train` is given, and the evaluation mean that it should reach (None: a comparison).
+
+    Sebulba trains one member at a time: `seeds` runs of their own, with the seeds 0, 1, ..., are then one result.
+    """
 
     arguments: str
     bar: float | None
+    seeds: int = 1
+
+    def folders(self, runs: Path, name: str) -> list[Path]:
+        """The run folders of each seed."""
+        return [runs / name] if self.seeds == 1 else [runs / f"{name}-{seed}" for seed in range(self.seeds)]
 
 
 TASKS = {
@@ -39,12 +49,12 @@ TASKS = {
     "ppo-minatar-asterix": Task("ppo gymnax:Asterix-MinAtar --steps 10000000 --seeds 3", 12),
     "ppo-minatar-freeway": Task("ppo gymnax:Freeway-MinAtar --steps 10000000 --seeds 3", 50),
     "ppo-minatar-spaceinvaders": Task("ppo gymnax:SpaceInvaders-MinAtar --steps 10000000 --seeds 3", 110),
-    "sebulba-ppo-cartpole": Task("ppo gym:CartPole-v1 --on sebulba --steps 1000000", 475),
-    "sebulba-vtrace-cartpole": Task("vtrace gym:CartPole-v1 --on sebulba --steps 1000000", 475),
+    "sebulba-ppo-cartpole": Task("ppo gym:CartPole-v1 --on sebulba --steps 1000000", 475, 3),
+    "sebulba-vtrace-cartpole": Task("vtrace gym:CartPole-v1 --on sebulba --steps 1000000", 475, 3),
     "sebulba-ppo-blind-cartpole": Task(
-        "ppo gym:CartPole-v1 --on sebulba --steps 2000000 --set env.hide=[1,3] --set agent.core=lstm", 350
+        "ppo gym:CartPole-v1 --on sebulba --steps 2000000 --set env.hide=[1,3] --set agent.core=lstm", 350, 3
     ),
-    "sebulba-ppo-halfcheetah": Task("ppo gym:HalfCheetah-v5 --on sebulba --steps 1000000", 1500),
+    "sebulba-ppo-halfcheetah": Task("ppo gym:HalfCheetah-v5 --on sebulba --steps 1000000", 1500, 3),
     "sebulba-vtrace-pong": Task("vtrace ale:Pong --on sebulba", 18),
     "sebulba-ppo-pong": Task("ppo ale:Pong --on sebulba", 18),
     "sebulba-vtrace-breakout": Task("vtrace ale:Breakout --on sebulba --steps 5000000", 30),
@@ -63,11 +73,13 @@ def main(argv: list[str] | None = None) -> list[dict[str, Any]]:
         parser.error(f"unknown tasks {sorted(unknown)}; allowed: {', '.join(TASKS)}")
     rows = []
     for name in args.tasks or TASKS:
-        folder = args.runs / name
+        task = TASKS[name]
+        folders = task.folders(args.runs, name)
         if not args.collect:
-            _run(TASKS[name], folder)
-        if (folder / "run.json").is_file() and read_json(folder / "run.json")["status"] == "done":
-            rows.append(_keep(name, TASKS[name], folder))
+            for seed, folder in enumerate(folders):
+                _run(task, seed, folder)
+        if all((f / "run.json").is_file() and read_json(f / "run.json")["status"] == "done" for f in folders):
+            rows.append(_keep(name, task, folders))
     if args.json:
         print(json.dumps(rows))
     else:
@@ -76,34 +88,54 @@ def main(argv: list[str] | None = None) -> list[dict[str, Any]]:
     return rows
 
 
-def _run(task: Task, folder: Path) -> None:
+def _run(task: Task, seed: int, folder: Path) -> None:
     record = folder / "run.json"
     if record.is_file() and read_json(record)["status"] == "done":
         return
-    words = ["--resume", str(folder)] if record.is_file() else [*task.arguments.split(), "--out", str(folder)]
+    new = [*task.arguments.split(), "--seed", str(seed), "--out", str(folder)]
+    words = ["--resume", str(folder)] if record.is_file() else new
     subprocess.run([sys.executable, "-m", "boonta", "train", *words, "--json"], check=True, stdout=subprocess.DEVNULL)
 
 
-def _keep(name: str, task: Task, folder: Path) -> dict[str, Any]:
-    """Write the curve, the summary and the picture of a finished run; return the summary."""
-    record = read_json(folder / "run.json")
-    curve = [{key: row[key] for key in CURVE if key in row} for row in read_metrics(folder)]
-    result = record["result"]
+def _keep(name: str, task: Task, folders: list[Path]) -> dict[str, Any]:
+    """Write the curves, the summary and the picture of finished runs; return the summary."""
+    records = [read_json(folder / "run.json") for folder in folders]
+    results = [record["result"] for record in records]
+    members = [member["eval_return_mean"] for result in results for member in result.get("members", [result])]
+    curve = [
+        {"member": seed} | {key: row[key] for key in CURVE if key in row}
+        for seed, folder in enumerate(folders)
+        for row in read_metrics(folder)
+    ]
+    record = records[-1]
     summary = {
         "name": name,
-        "command": f"boonta train {task.arguments} --on anakin",
+        "command": f"boonta train {task.arguments}" + (f" --seed 0 (to {task.seeds - 1})" if task.seeds > 1 else ""),
         "bar": task.bar,
-        **{key: result[key] for key in ("eval_return_mean", "eval_episodes", "env_steps", "seconds")},
-        "eval_return_std_over_members": result["eval_return_std_over_members"],
-        "members": [member["eval_return_mean"] for member in result["members"]],
-        "config": tomllib.loads((folder / "config.toml").read_text("utf-8")),
+        "eval_return_mean": float(np.mean(members)),
+        "eval_return_std_over_members": float(np.std(members)),
+        "eval_episodes": sum(result["eval_episodes"] for result in results),
+        "env_steps": sum(result["env_steps"] for result in results),
+        "seconds": sum(result["seconds"] for result in results),
+        "members": members,
+        "first_at_bar": _first(curve, task.bar),
+        "config": tomllib.loads((folders[0] / "config.toml").read_text("utf-8")),
         **{key: record[key] for key in ("machine", "versions", "devices", "commit", "finished")},
     }
     lines = [json.dumps({"summary": summary}), *(json.dumps(row) for row in curve)]
     write_text(RESULTS / f"{name}.jsonl", "\n".join(lines) + "\n")
-    page = write_report([folder])
+    page = write_report(folders, None if len(folders) == 1 else folders[0].with_name(f"{name}.html"))
     write_bytes(PICTURES / f"{name}.png", page.with_suffix(".png").read_bytes())
     return summary
+
+
+def _first(curve: list[dict[str, Any]], bar: float | None) -> dict[str, Any] | None:
+    """Where an evaluation first reached the bar: environment steps and seconds of training."""
+    if bar is None:
+        return None
+    there = (row for row in curve if row.get("eval/return_mean") is not None and row["eval/return_mean"] >= bar)
+    row = next(there, None)
+    return row and {key: row[key] for key in ("env_steps", "seconds", "member")}
 
 
 if __name__ == "__main__":

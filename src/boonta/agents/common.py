@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from boonta.core.environment import Spec
 from boonta.core.settings import setting
 from boonta.core.types import Array, PyTree, TimeStep, Trajectory, batch_size
-from boonta.nets.actor_critic import Activation, ActorCritic, Body, Core, Options, actor_critic, features, legal
+from boonta.nets.actor_critic import Activation, ActorCritic, Body, Core, Options, actor_critic, features, legal, seen
 from boonta.ops import normalizer
 
 
@@ -42,15 +42,23 @@ def network(spec: Spec, settings: NetworkSettings) -> ActorCritic:
 
 def normalized(statistics: PyTree, timesteps: TimeStep) -> TimeStep:
     """The time steps [..., ] with their observations normalised, and the legal mask left as it is."""
-    mask = legal(timesteps.observation)
-    observation = normalizer.normalize(statistics, features(timesteps.observation))
+    mask, raw = legal(timesteps.observation), seen(timesteps.observation)
+    # A pixel that has hardly ever changed would else be all there is to see when it does.
+    floor = jax.tree.map(lambda x: 1e-4 if x.dtype == jnp.uint8 else 1e-8, raw)
+    observation = normalizer.normalize(statistics, features(timesteps.observation), floor=floor)
     return timesteps._replace(observation=observation if mask is None else {"seen": observation, "legal": mask})
 
 
 def include(statistics: PyTree, trajectory: Trajectory) -> PyTree:
-    """The statistics after the observations that were acted on in a batch of trajectories [B, T+1, ...]."""
-    seen = features(jax.tree.map(lambda x: x[:, :-1].reshape(-1, *x.shape[2:]), trajectory.timesteps.observation))
-    return normalizer.update(statistics, seen, jnp.ones(batch_size(seen), jnp.float32))
+    """The statistics after the observations that were acted on in a batch of trajectories [B, T+1, ...].
+
+    Of images only the first of each trajectory counts: the others are nearly the same, and many.
+    """
+    observation = seen(trajectory.timesteps.observation)
+    images = any(x.dtype == jnp.uint8 for x in jax.tree.leaves(observation))
+    count = 1 if images else trajectory.timesteps.reward.shape[1] - 1
+    some = features(jax.tree.map(lambda x: x[:, :count].reshape(-1, *x.shape[2:]), observation))
+    return normalizer.update(statistics, some, jnp.ones(batch_size(some), jnp.float32))
 
 
 def masked_means(terms: dict[str, Array], mask: Array, count: Array) -> dict[str, Array]:

@@ -156,6 +156,7 @@ def ppo(spec: Spec, settings: Settings, total_updates: int = 0) -> Agent:
 
             def gradient(indices: Array) -> tuple[PyTree, dict[str, Array]]:
                 piece = jax.tree.map(lambda x: x[indices], pieces)
+                piece = piece._replace(timesteps=see(params, piece.timesteps))
                 if settings.normalize_advantages:
                     piece = piece._replace(advantage=(piece.advantage - centre) / spread)
                 return jax.grad(loss, has_aux=True)(weights, hyper, piece, count)
@@ -176,13 +177,12 @@ def ppo(spec: Spec, settings: Settings, total_updates: int = 0) -> Agent:
     def cut(params: Params, hyper: dict[str, Array], sample: Sample) -> Piece:
         """The batch as pieces [N, L, ...], with advantages by the values of acting time."""
         memory, timesteps, extras, _ = sample.trajectory
-        timesteps = see(params, timesteps)
         arrived = jax.tree.map(lambda x: x[:, 1:], timesteps)
         final = jax.tree.map(lambda x: x[:, -1:], timesteps)
         if net.recurrent:
-            bootstrap = net.unroll(params["network"], memory, timesteps)[1][:, -1:]
+            bootstrap = net.unroll(params["network"], memory, see(params, timesteps))[1][:, -1:]
         else:
-            bootstrap = net.unroll(params["network"], memory, final)[1]
+            bootstrap = net.unroll(params["network"], memory, see(params, final))[1]
         values = jnp.concatenate([extras["value"], bootstrap], axis=1)
         reward, discount = shape_reward(settings, arrived.reward), hyper["discount"] * arrived.discount
         first = arrived.first()

@@ -115,12 +115,15 @@ def vtrace(spec: Spec, settings: Settings, total_updates: int = 0) -> Agent:
         hyper, trajectory = params["settings"], sample.trajectory
         progress = state.updates / total_updates if settings.anneal and total_updates else 0.0
         step_size = hyper["learning_rate"] * jnp.maximum(1.0 - progress, 0.0)
-        seen = trajectory._replace(timesteps=see(params, trajectory.timesteps))
         flat, unravel = ravel(params["network"])
         inside = ~trajectory.timesteps.first()[:, 1:]
         count = jnp.maximum(average(jnp.sum(inside, dtype=jnp.float32)), 1e-8)
-        gradient = jax.grad(loss, has_aux=True)
-        grads, metrics = summed(lambda part: gradient(params["network"], hyper, part, count), seen)
+
+        def gradient(part: Trajectory) -> tuple[PyTree, dict[str, Array]]:
+            part = part._replace(timesteps=see(params, part.timesteps))
+            return jax.grad(loss, has_aux=True)(params["network"], hyper, part, count)
+
+        grads, metrics = summed(gradient, trajectory)
         grads, metrics = average((ravel(grads)[0], metrics))
         steps, moments = transform(step_size, hyper["max_grad_norm"]).update(grads, state.optimizer, flat)
         owned = {"network": unravel(flat + steps)}  # type: ignore[operator]

@@ -57,10 +57,11 @@ class ActorCritic(NamedTuple):
 
 def features(observation: PyTree) -> PyTree:
     """What of an observation the network sees: all but the legal mask, as float32; uint8 images in [0, 1]."""
-    return jax.tree.map(_scaled, _seen(observation))
+    return jax.tree.map(_scaled, seen(observation))
 
 
-def _seen(observation: PyTree) -> PyTree:
+def seen(observation: PyTree) -> PyTree:
+    """All of an observation but the legal mask, as it is."""
     if isinstance(observation, dict):
         observation = {name: x for name, x in observation.items() if name != "legal"}
         if len(observation) == 1:
@@ -85,8 +86,8 @@ def actor_critic(spec: Spec, options: Options) -> ActorCritic:
     """
     if not options.hidden or not options.channels:
         raise ValueError("agent.hidden and agent.channels must each name at least one width, got none")
-    seen = jax.eval_shape(features, spec.observation)
-    body, image = _body(seen, options)
+    shapes = jax.eval_shape(features, spec.observation)
+    body, image = _body(shapes, options)
     outputs = spec.action.n if isinstance(spec.action, Discrete) else _size(spec.action.shape)
     policy_head = Dense(outputs, kernel_init=nn.initializers.orthogonal(0.01))
     value_head = Dense(1, kernel_init=nn.initializers.orthogonal(1.0))
@@ -96,8 +97,8 @@ def actor_critic(spec: Spec, options: Options) -> ActorCritic:
 
     def look(params: PyTree, observation: PyTree) -> Array:
         if not image:
-            return body.apply(params, _join(features(observation), seen))  # type: ignore[return-value]
-        (frames,) = jax.tree.leaves(_seen(observation))
+            return body.apply(params, _join(features(observation), shapes))  # type: ignore[return-value]
+        (frames,) = jax.tree.leaves(seen(observation))
         return blocks.mapped(lambda x: body.apply(params, _scaled(x)), frames)  # type: ignore[arg-type]
 
     def core_input(x: Array, timestep: TimeStep) -> Array:
@@ -126,11 +127,11 @@ def actor_critic(spec: Spec, options: Options) -> ActorCritic:
 
     def init(key: Key) -> PyTree:
         keys = jax.random.split(key, 5)
-        x = jnp.zeros((1, *_shape(seen)), jnp.float32)
+        x = jnp.zeros((1, *_shape(shapes)), jnp.float32)
         params: dict[str, PyTree] = {"body": body.init(keys[0], x)}
         x = jax.eval_shape(body.apply, params["body"], x)
         if not share:
-            params["value_body"] = body.init(keys[1], jnp.zeros((1, *_shape(seen)), jnp.float32))
+            params["value_body"] = body.init(keys[1], jnp.zeros((1, *_shape(shapes)), jnp.float32))
         if cell is not None:
             zero = jax.tree.map(lambda s: jnp.zeros((1, *s.shape), s.dtype), spec_timestep(spec))
             x = jax.eval_shape(core_input, x, zero)
@@ -184,8 +185,8 @@ def spec_timestep(spec: Spec) -> TimeStep:
     return TimeStep(*shapes)
 
 
-def _body(seen: PyTree, options: Options) -> tuple[nn.Module, bool]:
-    shape = _shape(seen)
+def _body(shapes: PyTree, options: Options) -> tuple[nn.Module, bool]:
+    shape = _shape(shapes)
     kind = options.body
     if kind == "auto":
         kind = "mlp" if len(shape) != 3 else "nature_cnn" if min(shape[:2]) >= 36 else "grid_cnn"
@@ -212,17 +213,17 @@ class _Flat(nn.Module):
         return self.inner(x.reshape(x.shape[0], -1))
 
 
-def _shape(seen: PyTree) -> tuple[int, ...]:
+def _shape(shapes: PyTree) -> tuple[int, ...]:
     """The shape of the network's input: that of a single array, else of all of them flattened into one."""
-    leaves = jax.tree.leaves(seen)
+    leaves = jax.tree.leaves(shapes)
     return leaves[0].shape if len(leaves) == 1 else (sum(_size(leaf.shape) for leaf in leaves),)
 
 
-def _join(observation: PyTree, seen: PyTree) -> Array:
+def _join(observation: PyTree, shapes: PyTree) -> Array:
     leaves = jax.tree.leaves(observation)
     if len(leaves) == 1:
         return leaves[0]
-    shapes = [leaf.shape for leaf in jax.tree.leaves(seen)]
+    shapes = [leaf.shape for leaf in jax.tree.leaves(shapes)]
     flat = [leaf.reshape(*leaf.shape[: leaf.ndim - len(shape)], -1) for leaf, shape in zip(leaves, shapes, strict=True)]
     return jnp.concatenate(flat, axis=-1)
 

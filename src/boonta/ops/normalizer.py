@@ -16,13 +16,21 @@ def init(example: PyTree) -> PyTree:
     }
 
 
-def normalize(statistics: PyTree, observation: PyTree, limit: float = 10.0) -> PyTree:
-    """Observations [..., *shape] with mean 0 and variance 1, clipped at `limit` standard deviations."""
+def normalize(statistics: PyTree, observation: PyTree, limit: float = 10.0, floor: PyTree = 1e-8) -> PyTree:
+    """Observations [..., *shape] with mean 0 and variance 1, clipped at `limit` standard deviations.
 
-    def one(x: Array, mean: Array, variance: Array) -> Array:
-        return jnp.clip((x - mean) * jax.lax.rsqrt(variance + 1e-8), -limit, limit)
+    Args:
+        statistics: as `init` makes them.
+        observation: pytree of float [..., *shape].
+        limit: in standard deviations.
+        floor: added to variances; one for all, or a pytree with one for each leaf.
+    """
 
-    return jax.tree.map(one, observation, statistics["mean"], statistics["variance"])
+    def one(x: Array, mean: Array, variance: Array, floor: float) -> Array:
+        return jnp.clip((x - mean) * jax.lax.rsqrt(variance + floor), -limit, limit)
+
+    floors = jax.tree.broadcast(floor, observation)
+    return jax.tree.map(one, observation, statistics["mean"], statistics["variance"], floors)
 
 
 def update(statistics: PyTree, observation: PyTree, weight: Array) -> PyTree:
