@@ -2,9 +2,11 @@
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -26,18 +28,23 @@ def free_port():
         return listener.getsockname()[1]
 
 
-def together(arguments):
-    """Run one command in two processes that meet; their (exit code, stdout, stderr)."""
+def started(arguments):
+    """One command in two processes that meet."""
     flag = "--xla_force_host_platform_device_count=1"
     environment = os.environ | {"XLA_FLAGS": flag, "JAX_PLATFORMS": "cpu"}
     meet = ["--coordinator", f"127.0.0.1:{free_port()}", "--processes", "2", "--process"]
-    processes = [
+    return [
         subprocess.Popen(
             [sys.executable, "-m", "boonta", *arguments, *meet, str(i)],
             env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )
         for i in range(2)
     ]  # fmt: skip
+
+
+def together(arguments):
+    """Run one command in two processes that meet; their (exit code, stdout, stderr)."""
+    processes = started(arguments)
     try:
         ends = [process.communicate(timeout=PATIENCE) for process in processes]
     finally:
@@ -90,3 +97,38 @@ def test_two_replicas_of_sebulba_learn_what_two_learner_devices_learn(tmp_path):
     assert_close_runs(folder, alone)
     for one, two in zip(rows(folder), rows(alone), strict=True):
         assert one.get("episode/count") == two.get("episode/count")
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_killed_replica_ends_the_other_and_both_go_on(victim, tmp_path):
+    folder = tmp_path / "run"
+    long = [word if word != "3200" else "100000000" for word in sebulba(folder)]
+    processes = started([*long, *assigned(run__log_every=1280, run__evaluate_every=10**9)])
+    try:
+        deadline = time.monotonic() + PATIENCE
+        while not (list(folder.glob("checkpoints/*/checksums.json")) or time.monotonic() > deadline):
+            time.sleep(0.1)
+        processes[victim].kill()
+        began = time.monotonic()
+        _, err = processes[1 - victim].communicate(timeout=PATIENCE)
+        assert time.monotonic() - began < 10
+        assert processes[1 - victim].returncode == 1
+        assert f"host {1 - victim} of 2 could not reach another one, which may have died" in err.splitlines()[-1]
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+    before = max(row["env_steps"] for row in rows(folder))
+    saved = max(int(path.parent.name) for path in folder.glob("checkpoints/*/checksums.json"))
+    again = started(["train", "--resume", str(folder), "--json"])
+    try:
+        while max(row["env_steps"] for row in rows(folder)) <= before + 1280:
+            assert all(process.poll() is None for process in again), again[0].communicate()
+            assert time.monotonic() < deadline + PATIENCE
+            time.sleep(0.1)
+    finally:
+        for process in again:
+            process.send_signal(signal.SIGTERM)
+        ends = [process.communicate(timeout=PATIENCE)[1] for process in again]
+    assert [process.returncode for process in again] == [128 + signal.SIGTERM] * 2
+    assert f"going on from step {saved}" in ends[0]

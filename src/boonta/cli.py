@@ -324,6 +324,7 @@ def _start_jax(count: int, args: argparse.Namespace | None = None) -> None:
     if not alone and not (args.out or args.resume):
         raise ValueError("several hosts need --out DIR: one folder that all of them see")
     if not alone:
+        jax.config.update("jax_enable_recoverability", True)  # or a dead host ends the others without a word of ours
         jax.distributed.initialize(*several)  # what is None is found out from the cluster's environment
 
 
@@ -346,4 +347,10 @@ def _count(text: str) -> int:
 
 def run() -> NoReturn:
     """The console script."""
-    sys.exit(main())
+    code = main()
+    jax = sys.modules.get("jax")
+    if code == 1 and jax and jax.distributed.is_initialized():
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)  # a usual exit would wait for the other hosts, of which one may be dead
+    sys.exit(code)

@@ -19,6 +19,16 @@ class Interrupted(Exception):
         self.signal = number
 
 
+def lost(error: BaseException) -> str | None:
+    """What to tell where `error` says that other hosts cannot be reached any more; None for another error."""
+    if jax.process_count() == 1 or not isinstance(error, jax.errors.JaxRuntimeError):
+        return None
+    return (
+        f"host {jax.process_index()} of {jax.process_count()} could not reach another one, which may have died "
+        f"({str(error).splitlines()[0]}); it ends too, and all go on together with --resume"
+    )
+
+
 def agreed(received: list[int]) -> int:
     """The signal that some host received, 0 for none: hosts stop together or not at all."""
     mine = received[0] if received else 0

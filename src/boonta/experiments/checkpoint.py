@@ -14,7 +14,7 @@ import orbax.checkpoint as ocp
 from orbax.checkpoint.checkpoint_managers import preservation_policy as keep
 
 from boonta.core.types import PyTree
-from boonta.experiments import files
+from boonta.experiments import agreement, files
 
 FOLDER = "checkpoints"
 SUMS = "checksums.json"
@@ -68,6 +68,8 @@ class Checkpoints:
         except Exception as error:  # whatever the storage layer makes of a full disk
             for left in [self._folder / str(env_steps), *self._folder.glob(f"{env_steps}.*")]:
                 shutil.rmtree(left, ignore_errors=True)
+            if agreement.lost(error):
+                raise
             raise OSError(
                 f"the checkpoint at step {env_steps} could not be saved in {self._folder}: {error}"
             ) from error

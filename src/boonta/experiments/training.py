@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import jax
 
 from boonta.core.settings import Refused
+from boonta.experiments import agreement, files, machine, systems
 from boonta.experiments import config as configuration
-from boonta.experiments import files, machine, systems
 from boonta.experiments.agreement import Interrupted
 from boonta.experiments.config import Config
 from boonta.experiments.driver import Driver
@@ -98,6 +98,7 @@ def train(config: Config, folder: Path, resume: bool = False, quiet: bool = Fals
     finally:
         system.close()
     end("done", None, summary)
+    agreement.together(True)  # the first host, which the others need, must not leave before them
     return Result(summary | {"out": str(folder), "status": "done"}, folder)
 
 
@@ -109,5 +110,7 @@ def _explained() -> Iterator[None]:
     except (Failed, Interrupted, Refused, OSError):
         raise
     except Exception as error:
+        if message := agreement.lost(error):
+            raise Failed(message) from error
         traceback.print_exc()
         raise Failed(f"{type(error).__name__}: {error}") from error

@@ -1,5 +1,7 @@
 """What the driver of a run asks of an architecture."""
 
+import threading
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, Protocol
 
@@ -99,4 +101,18 @@ def done(value: Any) -> "Future[Any]":
     """A future that is there already."""
     future: Future[Any] = Future()
     future.set_result(value)
+    return future
+
+
+def beside(function: Callable[[], Any], name: str) -> "Future[Any]":
+    """A future of what a thread makes, which does not keep a process alive that wants to end."""
+    future: Future[Any] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(function())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
     return future

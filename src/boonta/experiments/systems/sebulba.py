@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from boonta.experiments import config as configuration
 from boonta.experiments.config import Config
 from boonta.experiments.devices import describe
 from boonta.experiments.evaluation import Film, Scores
-from boonta.experiments.systems.protocol import Failed, done
+from boonta.experiments.systems.protocol import Failed, beside, done
 
 
 class Sebulba:
@@ -52,7 +52,6 @@ class Sebulba:
         self.trace = Trace(keep=bool(self.options.trace))
         self.compile_seconds = 0.0
         self.threads: Threads | None = None
-        self._evaluator = ThreadPoolExecutor(1, thread_name_prefix="evaluator")
         self._began: dict[str, float] = {}
         self.reason = "as asked"
 
@@ -177,7 +176,7 @@ class Sebulba:
             return Scores(scores.returns[None], scores.lengths[None])
 
         # A run that can be repeated logs its evaluations in the same places.
-        return self._evaluator.submit(play) if self.plan.lag else done(play())
+        return beside(play, "evaluator") if self.plan.lag else done(play())
 
     def play(self, params: Params, episodes: int) -> Scores:
         examiner = self.host.examiner or self.host
@@ -212,7 +211,6 @@ class Sebulba:
     def close(self) -> None:
         if self.threads:
             self.threads.stop()
-        self._evaluator.shutdown(wait=False, cancel_futures=True)
         if self.options.trace:
             files.write_text(Path(self.options.trace), self.trace.timeline())
 
