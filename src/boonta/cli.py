@@ -349,7 +349,9 @@ def run() -> NoReturn:
     """The console script."""
     code = main()
     jax = sys.modules.get("jax")
-    if code == 1 and jax and jax.distributed.is_initialized():
+    if jax and jax.distributed.is_initialized():
+        if code != 1 and jax.process_index() == 0:
+            time.sleep(1.0)  # all have agreed to end; the first host, which the others need, leaves last
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)  # a usual exit would wait for the other hosts, of which one may be dead

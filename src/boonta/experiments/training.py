@@ -82,6 +82,7 @@ def train(config: Config, folder: Path, resume: bool = False, quiet: bool = Fals
             summary = run.go()
     except Interrupted as stop:
         end("interrupted", str(stop))
+        agreement.together(True)
         raise
     except KeyboardInterrupt:
         end("interrupted", "a second signal did not wait; go on from the last checkpoint with --resume")
@@ -98,7 +99,7 @@ def train(config: Config, folder: Path, resume: bool = False, quiet: bool = Fals
     finally:
         system.close()
     end("done", None, summary)
-    agreement.together(True)  # the first host, which the others need, must not leave before them
+    agreement.together(True)  # hosts end together
     return Result(summary | {"out": str(folder), "status": "done"}, folder)
 
 
