@@ -148,7 +148,7 @@ def sample_factory(task: Task) -> Compiled:
 
     The task: options (of its command line), steps (agent steps of a run), timed (of these, how many at the end).
     """
-    launcher = Path(__file__).with_name("sample_factory.py")
+    launcher = Path(__file__).with_name("launch_sample_factory.py")
 
     def run(seed: int) -> dict[str, Any]:
         with tempfile.TemporaryDirectory() as folder:
