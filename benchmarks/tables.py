@@ -70,11 +70,18 @@ def _kind(row: Row) -> str:
     return row["contestant"].split("@")[0]
 
 
+def _cells() -> dict[str, dict[str, Row]]:
+    """The chosen row of each contestant, by cell of the benchmark of peers."""
+    cells: dict[str, dict[str, Row]] = {}
+    for row in _rows("peers"):
+        if row["chosen"]:
+            cells.setdefault(row["cell"], {})[_kind(row)] = row
+    return cells
+
+
 def _peers() -> str:
-    rows = [row for row in _rows("peers") if row["chosen"]]
     lines = []
-    for cell in dict.fromkeys(row["cell"] for row in rows):
-        here = {_kind(row): row for row in rows if row["cell"] == cell}
+    for cell, here in _cells().items():
         ours = here["ours"]
         ceiling = next(
             row for row in _rows("peers") if row["cell"] == cell and row["contestant"] == f"ceiling@{ours['devices']}"
@@ -102,14 +109,12 @@ def _peers() -> str:
         "compile s",
         "MB",
     ]
-    return _table(head, lines) + _where(rows)
+    return _table(head, lines) + _where(_rows("peers"))
 
 
 def _summary() -> str:
-    rows = [row for row in _rows("peers") if row["chosen"]]
     lines = []
-    for cell in dict.fromkeys(row["cell"] for row in rows):
-        here = {_kind(row): row for row in rows if row["cell"] == cell}
+    for cell, here in _cells().items():
         best = max(here[name]["median"] for name in ("rejax", "purejaxrl") if name in here)
         ours = here["ours"]["median"]
         mine = f"{_short(ours)}, {here['ours']['devices']}"
@@ -136,15 +141,38 @@ def _curves() -> str:
 
 def _matrix() -> str:
     found = {row["name"]: row for row in _learning()}
-    lines = []
-    for agent in ("ppo", "vtrace"):
-        row = found.get(f"{agent}-cartpole")
-        cell = "not measured yet"
-        if row:
-            speed = row["env_steps"] / row["seconds"]
-            cell = f"CartPole {row['eval_return_mean']:.0f} on {len(row['members'])} seeds, {_short(speed)} steps/s"
-        lines.append([f"`{agent}`", cell])
-    return _table(["agent", "anakin, on two CPU cores"], lines)
+    shown = {"CartPole": "cartpole", "HalfCheetah": "halfcheetah", "Pong": "pong", "Breakout": "breakout"}
+
+    def told(prefix: str, agent: str) -> str:
+        cells = []
+        for task, name in shown.items():
+            if row := found.get(f"{prefix}{agent}-{name}"):
+                seeds = f" on {len(row['members'])} seeds" if len(row["members"]) > 1 else ""
+                speed = _short(row["env_steps"] / row["seconds"])
+                cells.append(f"{task} {row['eval_return_mean']:.0f}{seeds}, {speed} steps/s")
+        return "; ".join(cells) or "not measured yet"
+
+    lines = [[f"`{agent}`", told("", agent), told("sebulba-", agent)] for agent in ("ppo", "vtrace")]
+    return _table(["agent, on two CPU cores", "anakin", "sebulba"], lines)
+
+
+def _pong() -> str:
+    lines = [
+        [
+            row["cell"],
+            row["contestant"].replace("_", " "),
+            _short(row["median"]),
+            f"{row['of_limit']:.0%}" if row["contestant"] in ("ours", "sample_factory") else "",
+            f"{row['of_peer']:.2f}" if row["of_peer"] and row["contestant"] == "ours" else "",
+        ]
+        for row in _rows("pong")
+    ]
+    return _table(["cell", "contestant", "steps/s", "of the limit", "of Sample Factory"], lines) + _where(_rows("pong"))
+
+
+def _shapes() -> str:
+    lines = [[*row["cell"].split("/"), _short(row["median"]), f"{row['of_first']:.2f}"] for row in _rows("shapes")]
+    return _table(["what", "how many", "steps/s", "of the first"], lines) + _where(_rows("shapes"))
 
 
 def _scaling() -> str:
@@ -219,6 +247,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "gridworld": _gridworld,
     "memory": _memory,
     "convolution": _convolution,
+    "pong": _pong,
+    "shapes": _shapes,
 }
 
 if __name__ == "__main__":

@@ -10,6 +10,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks import common
 from benchmarks.anakin import contestants, convolution, gridworld, memory, peers, scaling
+from benchmarks.sebulba import contestants as hosted
+from benchmarks.sebulba import pong, shapes
 
 TINY = peers.AGENT | {"hidden": [8], "unroll": 32, "epochs": 1, "minibatches": 1}
 KEYS = {
@@ -31,7 +33,7 @@ MACHINE = {
 def known_machine(monkeypatch):
     """What JAX runs on takes a process to find out."""
     monkeypatch.setattr(common, "machine", lambda: MACHINE)
-    for module in (peers, scaling, gridworld):
+    for module in (peers, scaling, gridworld, pong):
         monkeypatch.setattr(module, "machine", lambda: MACHINE)
 
 
@@ -114,3 +116,38 @@ def test_convolutions_run_in_all_ways(monkeypatch):
         (f"GridCNN/{mode}/whole", way) for mode in convolution.MODES for way in ("direct", "matmul")
     }
     assert all(row.keys() >= KEYS and row["median"] > 0 for row in rows)
+
+
+def fake_hosts(tasks, rounds, pythons=None, hurry=False):
+    """Environments make 4000 steps/s, acting 2000, learning 4000, Sample Factory 500, whole runs 800."""
+    rates = {"environments": 4000, "acting": 2000, "learning": 4000, "sample_factory": 500}
+    ready = {"compile_seconds": 1.0, "versions": {"jax": "0"}}
+    return {
+        name: common.Outcome(
+            task,
+            ready,
+            [{"seconds": 1.0, "steps": rates.get(task["kind"], 800), "idle": 0, "peak_rss_mb": 1.0}] * rounds,
+        )
+        for name, task in tasks.items()
+    }
+
+
+@pytest.mark.parametrize("benchmark", [pong, shapes])
+def test_benchmarks_of_sebulba_write_complete_rows(benchmark, monkeypatch, tmp_path):
+    monkeypatch.setattr(benchmark, "compete", fake_hosts)
+    more = ["--sample-factory", "python"] if benchmark is pong else []
+    rows = benchmark.main(["--out", str(tmp_path), *more])
+    assert all(row.keys() >= KEYS for row in rows)
+    if benchmark is pong:
+        ours = rows[0]
+        assert (ours["limit"], ours["of_limit"], ours["of_peer"]) == (pytest.approx(1000), pytest.approx(0.8), 1.6)
+
+
+@pytest.mark.parametrize("kind", ["ours", "environments", "acting", "learning"])
+def test_contestants_of_sebulba_run(kind, monkeypatch):
+    monkeypatch.setattr(hosted, "SECONDS", 0.1)
+    words = ["vtrace", "gym:CartPole-v1", "agent.batch=4", "agent.unroll=4", "agent.hidden=8"]
+    compiled = hosted.KINDS[kind]({"words": words, "iterations": 3})
+    answer = compiled.run(0)
+    assert answer["steps"] > 0
+    assert answer["seconds"] > 0
