@@ -102,6 +102,7 @@ BAD = {
     "seeds too large": (["train", "--seed", "2147483647", "--seeds", "2"], ["run.seeds", "at most 1", "2"]),
     "option": (["train", "--stepz"], ["--stepz"]),
     "choice of an option": (["train", "--on-nan", "maybe"], ["--on-nan", "'maybe'", "stop", "ignore"]),
+    "drop on anakin": (["train", "--on-nan", "drop"], ["run.on_nan", "'drop'", "stop or ignore on anakin"]),
     "command": (["trian"], ["'trian'", "train", "eval"]),
     "no command": ([], ["COMMAND"]),
     "list": (["list", "agnts"], ["'agnts'", "agents", "recipes"]),

@@ -77,7 +77,7 @@ def _parser() -> argparse.ArgumentParser:
     train.add_argument("--learners", metavar="DEVICES", help="sebulba: devices that learn, likewise")
     train.add_argument("--synchronous", action="store_true", help="sebulba: acting waits for every update")
     train.add_argument("--trace", metavar="FILE", help="sebulba: write a timeline of all threads")
-    train.add_argument("--on-nan", choices=("stop", "ignore"), help="what to do about what is not finite")
+    train.add_argument("--on-nan", choices=("stop", "drop", "ignore"), help="what to do about what is not finite")
     train.add_argument("--json", action="store_true", help="one JSON object as the last line")
     train.add_argument("--coordinator", metavar="HOST:PORT", help="several hosts: the address of the first")
     train.add_argument("--processes", metavar="N", type=int, help="several hosts: how many")

@@ -35,6 +35,7 @@ class Plan(NamedTuple):
             from it; 0 waits for every update, and makes a run that can be repeated.
         restarts: how often batches of environments may fail, together, before the run does.
         timeout: seconds without experience after which the run fails.
+        finite: whether an observation or reward that is not finite counts as a failure of its environments.
     """
 
     actors: Sequence[Any]
@@ -44,6 +45,7 @@ class Plan(NamedTuple):
     lag: int = 1
     restarts: int = 0
     timeout: float = 120.0
+    finite: bool = False
 
 
 class Failed(RuntimeError):
@@ -216,7 +218,7 @@ class Threads:
         index = np.arange(first, first + envs, dtype=np.int32)
         compiled = self._acting[device]
         key = acting.streams(random.key(self.seed), life).actors
-        with jax.default_device(device), _Guard(partial(self.make, index, life)) as environments:
+        with jax.default_device(device), _Guard(partial(self.make, index, life), self.plan.finite) as environments:
             timestep = environments.reset()
             slot = compiled.begin(self._latest[device][0], key, index, np.int32(life))
             while True:
@@ -290,20 +292,39 @@ def _shape(x: Any) -> jax.ShapeDtypeStruct:
 class _Guard:
     """A batch of environments whose faults, whatever they are, come as Broken; closed at the end."""
 
-    def __init__(self, make: Callable[[], Batch]) -> None:
+    def __init__(self, make: Callable[[], Batch], finite: bool) -> None:
         self.batch: Batch = _guarded(make)
+        self.finite = finite
 
     def reset(self) -> TimeStep:
-        return _guarded(self.batch.reset)
+        return self._checked(_guarded(self.batch.reset))
 
     def step(self, action: np.ndarray) -> TimeStep:
-        return _guarded(self.batch.step, action)
+        return self._checked(_guarded(self.batch.step, action))
+
+    def _checked(self, timestep: TimeStep) -> TimeStep:
+        if self.finite:
+            for name, leaf in (*_named(timestep.observation), ("reward", timestep.reward)):
+                if not np.isfinite(leaf).all():
+                    which = int(np.argmin(np.isfinite(leaf).reshape(len(leaf), -1).all(axis=1)))
+                    raise Broken(f"{name} of environment {which} of this batch is not finite")
+        return timestep
 
     def __enter__(self) -> "_Guard":
         return self
 
     def __exit__(self, *exception: object) -> None:
         self.batch.close()
+
+
+def _named(observation: PyTree) -> list[tuple[str, Any]]:
+    """The floating-point arrays of an observation with their names."""
+    leaves = jax.tree_util.tree_flatten_with_path({"observation": observation})[0]
+    return [
+        (jax.tree_util.keystr(path, simple=True, separator="/"), leaf)
+        for path, leaf in leaves
+        if np.issubdtype(leaf.dtype, np.floating)
+    ]
 
 
 def _guarded(function: Callable[..., Any], *args: Any) -> Any:

@@ -31,7 +31,11 @@ class Run:
     eval_episodes: int = setting(100, "greedy episodes in an evaluation", low=1)
     checkpoint_every: int = setting(0, "environment steps between checkpoints; 0 for a tenth of the run", low=0)
     keep: int = setting(3, "latest checkpoints kept; the best one is kept besides", low=1)
-    on_nan: Literal["stop", "ignore"] = setting("stop", "what to do when a loss or an observation is not finite")
+    on_nan: Literal["stop", "drop", "ignore"] = setting(
+        "stop",
+        "what to do when a loss or an observation is not finite; drop makes environments of the host anew "
+        "(architecture.restarts) and stops for the rest",
+    )
     recipe: str = setting("", "the recipe that the settings came from")
 
 

@@ -34,6 +34,10 @@ class Anakin:
             raise ValueError(
                 f"{config.env} steps on the host and cannot be compiled, as anakin needs; use --on sebulba"
             )
+        if config.run.on_nan == "drop":
+            raise ValueError(
+                "run.on_nan must be stop or ignore on anakin, got 'drop': it is for environments of the host"
+            )
         self.environment, self.spec = environment, environment.spec
         entry = registry.agent(config.agent)
         self.members = configuration.members(config)

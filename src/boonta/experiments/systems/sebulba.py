@@ -42,6 +42,7 @@ class Sebulba:
         if len(self.members) > 1:
             raise ValueError(f"sebulba trains one member at a time, got {len(self.members)} (run.seeds, run.sweep)")
         self.seed = self.members[0].seed
+        self.drop = config.run.on_nan == "drop"
         entry = registry.agent(config.agent)
         self.agent = entry.factory(self.spec, config.agent_settings)
         self.batches = [learner.experience.batch for learner in self.agent.learners.values()]
@@ -58,7 +59,7 @@ class Sebulba:
     def _plan(self, actors: list[Any], learners: list[Any], threads: int) -> None:
         """Who does what."""
         options, envs = self.options, self._envs(len(actors) * threads)
-        limits = (options.lag, options.restarts, options.timeout)
+        limits = (options.lag, options.restarts, options.timeout, self.drop)
         self.plan = Plan(actors, learners, threads, envs, *limits)
         self.unit = self._unit(envs, len(learners))
         self.steps = envs * jax.process_count() * self.unit.learning.rounds * self.unit.learning.length
