@@ -21,7 +21,7 @@ from boonta.architectures import anakin
 from boonta.core import devices, episodes
 from boonta.experiments import registry
 from boonta.testing import AgentContract, EnvironmentContract
-from examples import anakin_ppo, own_agent, own_environment
+from examples import anakin_ppo, own_agent, own_environment, sebulba_vtrace
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -43,10 +43,16 @@ class TestOwnAgent(AgentContract):
         return own_agent.reinforce(environment.spec, settings), environment
 
 
-@pytest.mark.parametrize(("name", "most"), [("own_environment", 60), ("own_agent", 60), ("anakin_ppo", 40)])
+@pytest.mark.parametrize(
+    ("name", "most"), [("own_environment", 60), ("own_agent", 60), ("anakin_ppo", 40), ("sebulba_vtrace", 60)]
+)
 def test_an_example_is_one_page(name, most):
     lines = (ROOT / "examples" / f"{name}.py").read_text("utf-8").splitlines()
     assert len(lines) <= most and max(map(len, lines)) <= 120
+
+
+def test_sebulba_runs_without_the_command_line():
+    assert sebulba_vtrace.main(replace(sebulba_vtrace.SETTINGS, unroll=16, batch=4), 60) > 0
 
 
 def test_they_learn_together():

@@ -1,0 +1,189 @@
+"""Whole runs of Sebulba whose environments fail, that are ended or killed, and that go on."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+import pytest
+
+from boonta.architectures.sebulba_threads import Threads
+from boonta.cli import main
+from boonta.experiments.metrics import read_metrics
+
+PATIENCE = 120.0
+
+
+class Troubled(gymnasium.Env):
+    """Ten steps an episode, and a fault: at the step of that number, or wherever `marker` is not there yet."""
+
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, fault, where, marker):
+        self.fault, self.where, self.marker, self.steps, self.made = fault, where, Path(marker), 0, False
+        self.trouble("construction")
+
+    def trouble(self, where):
+        """The environment that is made to read the spaces, in the run's own process, is none of those that fail."""
+        alone = "spawn_main" not in " ".join(sys.orig_argv)
+        if where != self.where or self.marker.exists() or alone:
+            return
+        self.marker.touch()
+        if self.fault == "raises":
+            raise RuntimeError("the sky fell")
+        if self.fault == "exits":
+            os._exit(7)
+        if self.fault == "segfaults":
+            os.kill(os.getpid(), signal.SIGSEGV)
+        if self.fault == "hangs":
+            time.sleep(3600)
+
+    def reset(self, *, seed=None, options=None):
+        self.trouble("reset")
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        if self.steps == 30:
+            self.trouble("step")
+        bad = self.fault == "poisons" and self.steps == 30 and not self.marker.exists()
+        if bad:
+            self.marker.touch()
+        observation = np.full(2, np.nan if bad else 0.1, np.float32)
+        return observation, float(action), self.steps % 10 == 0, False, {}
+
+
+def troubled(fault: str = "", where: str = "step", marker: str = ""):
+    return Troubled(fault, where, marker)
+
+
+def words(folder, *more, env="gym:CartPole-v1", steps=1600):
+    tiny = {"agent.hidden": 8, "agent.batch": 4, "agent.unroll": 4, "run.eval_episodes": 2, "run.log_every": 80}
+    settings = [word for key, value in tiny.items() for word in ("--set", f"{key}={value}")]
+    return ["train", "vtrace", env, "--on", "sebulba", "--config", "none", "--json", "--steps", str(steps),
+            "--out", str(folder), *settings, *more]  # fmt: skip
+
+
+def begun(arguments):
+    return subprocess.Popen(
+        [sys.executable, "-m", "boonta", *arguments],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+
+
+def gone(process):
+    """Whether nothing is left of a process and its children."""
+    deadline = time.monotonic() + 5
+    while time.monotonic() < deadline:
+        try:
+            os.killpg(process.pid, 0)
+        except ProcessLookupError:
+            return True
+        time.sleep(0.1)
+    return False
+
+
+def trouble(fault, where, tmp_path, restarts):
+    return [
+        *("--set", f"env.fault={fault}", "--set", f"env.where={where}", "--set", f"env.marker={tmp_path / 'marker'}"),
+        *("--set", "architecture.workers=processes", "--set", "architecture.worker_count=2"),
+        *("--set", "architecture.worker_timeout=8", "--set", f"architecture.restarts={restarts}"),
+    ]
+
+
+TOLD = {"raises": "the sky fell", "exits": "exit code 7", "segfaults": "exit code -11", "hangs": "did not answer"}
+
+
+@pytest.mark.parametrize(
+    ("fault", "where"),
+    [("raises", "step"), ("exits", "reset"), ("segfaults", "step"), ("hangs", "step"), ("hangs", "construction")],
+)
+def test_a_worker_that_fails_is_made_anew_and_the_run_goes_on(fault, where, tmp_path):
+    folder = tmp_path / "run"
+    more = trouble(fault, where, tmp_path, restarts=2)
+    process = begun(words(folder, *more, env="tests.test_faults:troubled"))
+    out, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0, err
+    assert json.loads(out.splitlines()[-1])["env_steps"] == 1600
+    assert TOLD[fault] in err
+    assert "begin life 1" in err
+    assert max(row.get("restarts", 0) for row in read_metrics(folder)) == 1
+    assert gone(process)
+
+
+def test_past_the_budget_the_run_ends_with_the_cause(tmp_path):
+    folder = tmp_path / "run"
+    more = trouble("segfaults", "step", tmp_path, restarts=0)
+    process = begun(words(folder, *more, env="tests.test_faults:troubled", steps=10**8))
+    while not (tmp_path / "marker").exists():
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.05)
+    began = time.monotonic()
+    _, err = process.communicate(timeout=PATIENCE)
+    assert time.monotonic() - began < 10
+    assert process.returncode == 1
+    assert "exit code -11" in err
+    assert "Traceback" in err
+    assert json.loads((folder / "run.json").read_text())["status"] == "failed"
+    assert gone(process)
+
+
+def test_what_is_not_finite_is_dropped_with_its_environments(tmp_path, capfd):
+    folder = tmp_path / "run"
+    marker = ["--set", "env.fault=poisons", "--set", f"env.marker={tmp_path / 'marker'}"]
+    marker += ["--set", "architecture.workers=serial"]  # nothing is measured, and no step made, before the run
+    assert main(words(folder, "--on-nan", "drop", *marker, env="tests.test_faults:troubled")) == 0
+    assert re.search(r"begin life 1: observation of environment \d of this batch is not finite", capfd.readouterr().err)
+    assert max(row.get("restarts", 0) for row in read_metrics(folder)) == 1
+
+
+def test_a_learner_that_raises_ends_the_run(tmp_path, monkeypatch, capfd):
+    learn, calls = Threads.iterate, []
+
+    def fails(self, state):
+        calls.append(1)
+        if len(calls) == 5:
+            raise RuntimeError("the learner fell")
+        return learn(self, state)
+
+    monkeypatch.setattr(Threads, "iterate", fails)
+    began = time.monotonic()
+    assert main(words(tmp_path / "run")) == 1
+    assert time.monotonic() - began < 60
+    err = capfd.readouterr().err
+    assert "the learner fell" in err
+    assert "Traceback" in err
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("actor")]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_ended_or_killed_a_run_goes_on_where_it_was(number, tmp_path):
+    folder = tmp_path / "run"
+    process = begun(words(folder, "--set", "run.checkpoint_every=800", steps=40_000))
+    while not list(folder.glob("checkpoints/*/checksums.json")):
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.05)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == (128 + number if number == signal.SIGTERM else -number), err
+    assert gone(process)
+    saved = max(int(path.parent.name) for path in folder.glob("checkpoints/*/checksums.json"))
+    process = begun(["train", "--resume", str(folder), "--json"])
+    out, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0, err
+    assert f"going on from step {saved}" in err
+    summary = json.loads(out.splitlines()[-1])
+    assert (summary["env_steps"], summary["updates"]) == (40_000, 40_000 // 16)
+    steps = [row["env_steps"] for row in read_metrics(folder) if "updates" in row]
+    assert steps == sorted(set(steps))
+    assert [row["updates"] for row in read_metrics(folder) if "updates" in row] == [n // 16 for n in steps]
+    rates = [row["loss/learning_rate"] for row in read_metrics(folder) if "updates" in row]
+    assert rates == sorted(rates, reverse=True)  # annealing went on where it was
