@@ -45,7 +45,7 @@ def draw(trace: dict[str, Any], seconds: float, out: Path) -> None:
     names = {event["tid"]: event["args"]["name"] for event in events if event["ph"] == "M"}
     spans = [event for event in events if event["ph"] == "X"]
     middle = max(event["ts"] for event in spans if event["name"] == "learn") * 0.7
-    shown = [event for event in spans if middle <= event["ts"] <= middle + seconds * 1e6]
+    shown = [event for event in spans if middle - event["dur"] <= event["ts"] <= middle + seconds * 1e6]
     threads = sorted({event["tid"] for event in shown}, key=lambda tid: names[tid])
     figure = Figure((10, 0.9 + 0.6 * len(threads)), dpi=144, layout="constrained")
     FigureCanvasAgg(figure)
