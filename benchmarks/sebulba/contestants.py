@@ -63,56 +63,21 @@ def environments(task: Task) -> Compiled:
 
 def acting(task: Task) -> Compiled:
     """Acting on one device, observations handed over and actions taken back, trajectories not closed."""
-    import jax
-    import numpy as np
-
-    from boonta.architectures.sebulba_threads import acting_on
-    from boonta.core import acting, host, random
+    from boonta.architectures.sebulba_split import acting_alone
 
     system, seconds = _system(task)
-    envs, device = system.plan.envs, system.plan.actors[0]
-    params = system.unit.init(random.key(0), {}).params
-    params = jax.device_put({name: params[name] for name in system.unit.reads}, device)
+    envs = system.plan.envs
     begin = time.perf_counter()
-    compiled = acting_on(system.unit, system.spec, params, envs, envs, device)
-    seconds += time.perf_counter() - begin
-    timestep, zero = host.empty(system.spec, envs), np.int32(0)
-    timestep.observation[...] = np.random.default_rng(0).integers(256, size=timestep.observation.shape)
-    key = jax.device_put(acting.streams(random.key(0), 0).actors, device)
-    held = [compiled.begin(params, key, np.arange(envs, dtype=np.int32), zero)]
-
-    def act() -> None:
-        held[0], action = compiled.act(params, zero, held[0], timestep)
-        np.asarray(action)
-
-    return Compiled(lambda seed: _repeated(act, envs), seconds, {})
+    act = acting_alone(system.unit, system.spec, envs, system.plan.actors[0])
+    return Compiled(lambda seed: _repeated(act, envs), seconds + time.perf_counter() - begin, {})
 
 
 def learning(task: Task) -> Compiled:
     """Updates alone, on the same batch again and again."""
-    import jax
-    import numpy as np
-    from jax.sharding import NamedSharding
-    from jax.sharding import PartitionSpec as P
-
-    from boonta.architectures.sebulba_threads import acting_on, updater
-    from boonta.core import devices, random
+    from boonta.architectures.sebulba_split import learning_alone
 
     system, seconds = _system(task)
-    mesh = devices.mesh(system.plan.learners)
-    state = jax.jit(system.unit.init, out_shardings=NamedSharding(mesh, P()))(random.key(0), {})
-    params = {name: state.params[name] for name in system.unit.reads}
-    envs = system.plan.envs
-    shapes = acting_on(system.unit, system.spec, params, envs, envs, system.plan.actors[0]).trajectory
-    ones = jax.tree.map(lambda x: np.ones(x.shape, x.dtype), shapes)
-    own = NamedSharding(mesh, P(devices.LEARNERS))
-    batches = [jax.device_put(ones, own) for _ in range(system.unit.learning.rounds)]
-    held, update = [state], updater(system.unit, mesh)
-
-    def learn() -> None:
-        held[0], metrics = update(held[0].params, tuple(held[0][1:]), batches)
-        jax.block_until_ready(metrics)
-
+    learn = learning_alone(system.unit, system.spec, system.plan.envs, system.plan.learners)
     return Compiled(lambda seed: _repeated(learn, system.steps), seconds, {})
 
 

@@ -15,7 +15,6 @@ from boonta.architectures.sebulba_threads import acting_on, updater
 from boonta.core import acting, devices, host, random
 from boonta.core.environment import Spec
 from boonta.core.host import Batch
-from boonta.core.types import PyTree
 
 SECONDS = 0.5  # of each measurement, compilation apart
 
@@ -161,10 +160,12 @@ def measure(
         shared: as in `Times`.
     """
     splits, there = list(splits), jax.local_devices()
-    acts = {envs: _time_acting(unit_of(envs, 1), spec, envs, there[0]) for envs in {one.envs for one in splits}}
+    acts = {
+        envs: _repeated(acting_alone(unit_of(envs, 1), spec, envs, there[0])) for envs in {one.envs for one in splits}
+    }
     counts = {one.learners: one.envs for one in splits}
     ends = {min(counts), max(counts)}
-    learns = {n: _time_learning(unit_of(counts[n], n), spec, counts[n], there[-n:]) for n in ends}
+    learns = {n: _repeated(learning_alone(unit_of(counts[n], n), spec, counts[n], there[-n:])) for n in ends}
     envs = max(acts)
     alone, together = (_time_environments(spec, make, envs, threads) for threads in (1, 2))
     return Times(alone, together, acts, learns, steps, shared)
@@ -182,7 +183,8 @@ def _repeated(what: Callable[[], Any]) -> float:
     return float(np.median(taken))
 
 
-def _time_acting(unit: Sebulba, spec: Spec, envs: int, device: Any) -> float:
+def acting_alone(unit: Sebulba, spec: Spec, envs: int, device: Any) -> Callable[[], None]:
+    """A step of acting on one device, its observations handed over and its actions taken back, again and again."""
     params = jax.jit(unit.init)(jax.device_put(random.key(0), device), {}).params
     params = {name: params[name] for name in unit.reads}
     compiled = acting_on(unit, spec, params, envs, envs, device)
@@ -195,24 +197,24 @@ def _time_acting(unit: Sebulba, spec: Spec, envs: int, device: Any) -> float:
         held[0], action = compiled.act(params, zero, held[0], timestep)
         np.asarray(action)
 
-    return _repeated(act)
+    return act
 
 
-def _time_learning(unit: Sebulba, spec: Spec, envs: int, there: list[Any]) -> float:
-    mesh = devices.mesh(there)
+def learning_alone(unit: Sebulba, spec: Spec, envs: int, there: Sequence[Any]) -> Callable[[], None]:
+    """An iteration of learning on these devices, on the same trajectories again and again."""
+    mesh = devices.mesh(list(there))
     state = jax.jit(unit.init, out_shardings=NamedSharding(mesh, P()))(random.key(0), {})
     params = {name: state.params[name] for name in unit.reads}
     shapes = acting_on(unit, spec, params, envs, envs, there[0]).trajectory
-    zeros = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes)
-    update = updater(unit, mesh)
-    held: list[PyTree] = [state]
+    ones = jax.tree.map(lambda x: np.ones(x.shape, x.dtype), shapes)
+    batches = [jax.device_put(ones, NamedSharding(mesh, P(devices.LEARNERS))) for _ in range(unit.learning.rounds)]
+    held, update = [state], updater(unit, mesh)
 
     def learn() -> None:
-        batches = [jax.device_put(zeros, NamedSharding(mesh, P(devices.LEARNERS))) for _ in range(unit.learning.rounds)]
         held[0], metrics = update(held[0].params, tuple(held[0][1:]), batches)
         jax.block_until_ready(metrics)
 
-    return _repeated(learn)
+    return learn
 
 
 def _time_environments(spec: Spec, make: Callable[[np.ndarray], Batch], envs: int, threads: int) -> float:

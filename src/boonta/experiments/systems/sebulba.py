@@ -41,6 +41,9 @@ class Sebulba:
         self.members = configuration.members(config)
         if len(self.members) > 1:
             raise ValueError(f"sebulba trains one member at a time, got {len(self.members)} (run.seeds, run.sweep)")
+        asked = {key: getattr(self.options, key) for key in ("actors", "learners", "threads")}
+        if self.options.measure and any(value not in ("auto", 0) for value in asked.values()):
+            raise ValueError(f"architecture.measure (--devices auto) chooses actors, learners and threads, got {asked}")
         self.seed = self.members[0].seed
         self.drop = config.run.on_nan == "drop"
         entry = registry.agent(config.agent)
@@ -54,7 +57,7 @@ class Sebulba:
         self.compile_seconds = 0.0
         self.threads: Threads | None = None
         self._began: dict[str, float] = {}
-        self.reason = "as asked"
+        self.reason: dict[str, str] = {}  # of a measured split
 
     def _plan(self, actors: list[Any], learners: list[Any], threads: int) -> None:
         """Who does what."""
@@ -101,7 +104,7 @@ class Sebulba:
         split = splits[int(agreement.shared(np.int32(splits.index(split))))]
         learners = there[: split.learners] if split.both else there[-split.learners :]
         self._plan(there[: split.actors], _everywhere(learners), split.threads)
-        self.reason = why
+        self.reason = {"split": why}
 
     def shapes(self) -> PyTree:
         here = jax.sharding.SingleDeviceSharding(self.plan.actors[0])
@@ -200,14 +203,17 @@ class Sebulba:
 
     def describe(self) -> dict[str, Any]:
         chosen = list(dict.fromkeys([*self.plan.actors, *self.plan.learners]))
-        return describe(chosen) | {
-            "actors": [int(device.id) for device in self.plan.actors],
-            "learners": [int(device.id) for device in self.plan.learners],
-            "threads": self.plan.threads,
-            "environments_of_a_thread": self.plan.envs,
-            "split": self.reason,
-            "workers": self.workers._asdict() | {"why": self.why},
-        }
+        return (
+            describe(chosen)
+            | self.reason
+            | {
+                "actors": [int(device.id) for device in self.plan.actors],
+                "learners": [int(device.id) for device in self.plan.learners],
+                "threads": self.plan.threads,
+                "environments_of_a_thread": self.plan.envs,
+                "workers": self.workers._asdict() | {"why": self.why},
+            }
+        )
 
     def close(self) -> None:
         if self.threads:
