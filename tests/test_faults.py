@@ -17,6 +17,7 @@ import pytest
 from boonta.architectures.sebulba_threads import Threads
 from boonta.cli import main
 from boonta.experiments.metrics import read_metrics
+from tests.faulty import fail
 
 PATIENCE = 120.0
 
@@ -28,7 +29,7 @@ class Troubled(gymnasium.Env):
     action_space = gymnasium.spaces.Discrete(2)
 
     def __init__(self, fault, where, marker):
-        self.fault, self.where, self.marker, self.steps, self.made = fault, where, Path(marker), 0, False
+        self.fault, self.where, self.marker, self.steps = fault, where, Path(marker), 0
         self.trouble("construction")
 
     def trouble(self, where):
@@ -37,14 +38,7 @@ class Troubled(gymnasium.Env):
         if where != self.where or self.marker.exists() or alone:
             return
         self.marker.touch()
-        if self.fault == "raises":
-            raise RuntimeError("the sky fell")
-        if self.fault == "exits":
-            os._exit(7)
-        if self.fault == "segfaults":
-            os.kill(os.getpid(), signal.SIGSEGV)
-        if self.fault == "hangs":
-            time.sleep(3600)
+        fail(self.fault)
 
     def reset(self, *, seed=None, options=None):
         self.trouble("reset")

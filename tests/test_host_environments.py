@@ -1,9 +1,5 @@
 """Environments of the host, step by step beside the plain libraries, and what becomes of them when they fail."""
 
-import os
-import signal
-import time
-
 import dm_env
 import gymnasium
 import jax
@@ -16,6 +12,7 @@ from boonta.core.environment import Continuous
 from boonta.core.host import Workers
 from boonta.core.types import FIRST, LAST, MID
 from boonta.envs import dm, gym, workers
+from tests.faulty import fail
 
 KINDS = ("serial", "threads", "processes")
 
@@ -205,27 +202,17 @@ class Faulty(gymnasium.Env):
     def __init__(self, fault="", where="step", first=False):
         self.fault, self.where, self.steps = fault, where, 0
         if where == "construction" and not first:
-            self.fail()
-
-    def fail(self):
-        if self.fault == "raises":
-            raise RuntimeError("the sky fell")
-        if self.fault == "exits":
-            os._exit(7)
-        if self.fault == "segfaults":
-            os.kill(os.getpid(), signal.SIGSEGV)
-        if self.fault == "hangs":
-            time.sleep(3600)
+            fail(self.fault)
 
     def reset(self, *, seed=None, options=None):
         if self.where == "reset":
-            self.fail()
+            fail(self.fault)
         return np.zeros(2, np.float32), {}
 
     def step(self, action):
         self.steps += 1
         if self.where == "step" and self.steps == 3:
-            self.fail()
+            fail(self.fault)
         return np.zeros(2, np.float32), 1.0, False, False, {}
 
 

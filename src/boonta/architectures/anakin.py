@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
-from boonta.architectures.learning import fused, repeat
+from boonta.architectures.learning import fused, initial, repeat
 from boonta.core import acting, devices, episodes, health, random
 from boonta.core.agent import Agent, check
 from boonta.core.environment import Environment
@@ -80,10 +80,7 @@ def make(agent: Agent, environment: Environment, envs: int, shards: int = 1) -> 
 
     def init(key: Key, settings: dict[str, Array]) -> State:
         streams = acting.streams(key)
-        params = agent.init(streams.params)
-        if settings:
-            params = params | {"settings": params["settings"] | settings}
-        learners = {name: learner.init(params) for name, learner in agent.learners.items()}
+        params, learners = initial(agent, streams.params, settings)
         index = devices.rank() * local + jnp.arange(local, dtype=jnp.int32)
         begin = jax.vmap(lambda i: acting.begin(agent, environment, params, i, envs, streams.actors))
         zero = jnp.zeros((), jnp.int32)

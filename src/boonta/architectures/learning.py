@@ -34,6 +34,14 @@ class Learning(NamedTuple):
     learn: Callable[[Params, dict[str, PyTree], PyTree, Key], tuple[Params, dict[str, PyTree], dict[str, Array]]]
 
 
+def initial(agent: Agent, key: Key, settings: dict[str, Array]) -> tuple[Params, dict[str, PyTree]]:
+    """An agent's parameters, with these in place of some of its settings, and its learners' private states."""
+    params = agent.init(key)
+    if settings:
+        params = params | {"settings": params["settings"] | settings}
+    return params, {name: learner.init(params) for name, learner in agent.learners.items()}
+
+
 def fused(agent: Agent, envs: int, shards: int) -> Learning:
     """The learners of an agent, in order, each on every trajectory once.
 

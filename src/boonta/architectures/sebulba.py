@@ -13,7 +13,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from boonta.architectures.learning import Learning, fused
+from boonta.architectures.learning import Learning, fused, initial
 from boonta.core import acting, devices, episodes, health
 from boonta.core.agent import Agent, check
 from boonta.core.environment import Spec
@@ -102,10 +102,7 @@ def make(agent: Agent, spec: Spec, envs: int, shards: int) -> Sebulba:
 
     def init(key: Key, settings: dict[str, Array]) -> State:
         streams = acting.streams(key)
-        params = agent.init(streams.params)
-        if settings:
-            params = params | {"settings": params["settings"] | settings}
-        learners = {name: learner.init(params) for name, learner in agent.learners.items()}
+        params, learners = initial(agent, streams.params, settings)
         zero = jnp.zeros((), jnp.int32)
         return State(params, learners, streams.updates, zero, zero)
 
