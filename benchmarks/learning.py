@@ -55,7 +55,7 @@ TASKS = {
         "ppo gym:CartPole-v1 --on sebulba --steps 2000000 --set env.hide=[1,3] --set agent.core=lstm", 350, 3
     ),
     "sebulba-ppo-halfcheetah": Task("ppo gym:HalfCheetah-v5 --on sebulba --steps 1000000", 1500, 3),
-    "sebulba-vtrace-pong": Task("vtrace ale:Pong --on sebulba", 18),
+    "sebulba-vtrace-pong": Task("vtrace ale:Pong --on sebulba", 18, 3),
     "sebulba-ppo-pong": Task("ppo ale:Pong --on sebulba", 18),
     "sebulba-vtrace-breakout": Task("vtrace ale:Breakout --on sebulba --steps 5000000", 30),
 }
@@ -110,7 +110,8 @@ def _keep(name: str, task: Task, folders: list[Path]) -> dict[str, Any]:
     record = records[-1]
     summary = {
         "name": name,
-        "command": f"boonta train {task.arguments}" + (f" --seed 0 (to {task.seeds - 1})" if task.seeds > 1 else ""),
+        "command": f"boonta train {task.arguments}",
+        "runs": task.seeds,
         "bar": task.bar,
         "eval_return_mean": float(np.mean(members)),
         "eval_return_std_over_members": float(np.std(members)),

@@ -127,7 +127,7 @@ def _curves() -> str:
     lines = [
         [
             f"[{row['name']}](curves/{row['name']}.png)",
-            f"`{row['command']}`",
+            f"`{row['command']}`" + (f", seeds 0 to {row['runs'] - 1}" if row.get("runs", 1) > 1 else ""),
             f"{row['eval_return_mean']:.4g} ± {row['eval_return_std_over_members']:.2g}",
             ", ".join(f"{value:.4g}" for value in row["members"]),
             "" if row["bar"] is None else f"{row['bar']:g}",
