@@ -77,7 +77,7 @@ def main(argv: list[str] | None = None) -> list[dict[str, Any]]:
         folders = task.folders(args.runs, name)
         if not args.collect:
             for seed, folder in enumerate(folders):
-                _run(task, seed, folder)
+                train(task, seed, folder)
         if all((f / "run.json").is_file() and read_json(f / "run.json")["status"] == "done" for f in folders):
             rows.append(_keep(name, task, folders))
     if args.json:
@@ -88,7 +88,8 @@ def main(argv: list[str] | None = None) -> list[dict[str, Any]]:
     return rows
 
 
-def _run(task: Task, seed: int, folder: Path) -> None:
+def train(task: Task, seed: int, folder: Path) -> None:
+    """The run of one seed; nothing where it is done."""
     record = folder / "run.json"
     if record.is_file() and read_json(record)["status"] == "done":
         return

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from boonta.agents import common
-from boonta.experiments import config, registry
+from boonta.experiments import registry, tables
 
 PAGE = Path(__file__).with_name("settings.md")
 
@@ -32,8 +32,8 @@ def page() -> str:
     shared = {field.name for field in dataclasses.fields(common.NetworkSettings)}
     for name in registry.AGENTS:
         parts += [f"## `agent`: {name}\n", table(registry.agent(name).settings, without=shared)]
-    parts += ["## `run`\n", table(config.Run), "## `architecture`: anakin\n", table(config.Anakin)]
-    parts += ["## `architecture`: sebulba\n", table(config.Sebulba)]
+    parts += ["## `run`\n", table(tables.Run), "## `architecture`: anakin\n", table(tables.Anakin)]
+    parts += ["## `architecture`: sebulba\n", table(tables.Sebulba)]
     return "\n".join(parts)
 
 

@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks import common
 from benchmarks.anakin import contestants, convolution, gridworld, memory, peers, scaling
 from benchmarks.sebulba import contestants as hosted
-from benchmarks.sebulba import pong, shapes
+from benchmarks.sebulba import pong, shapes, soak
 
 TINY = peers.AGENT | {"hidden": [8], "unroll": 32, "epochs": 1, "minibatches": 1}
 KEYS = {
@@ -151,3 +151,26 @@ def test_contestants_of_sebulba_run(kind, monkeypatch):
     answer = compiled.run(0)
     assert answer["steps"] > 0
     assert answer["seconds"] > 0
+
+
+def test_flat_is_what_stays():
+    assert soak.thirds([900.0, 1000.0, 1049.0], memory=True) == (1000.0, 1049.0, True)
+    assert soak.thirds([900.0, 1000.0, 1051.0], memory=True)[2] is False
+    assert soak.thirds([9000.0, 10000.0, 10299.0], memory=True)[2] is True
+    assert soak.thirds([5, 5, 7, 7, 7, 7], memory=False) == (7, 7, True)
+    assert soak.thirds([5, 5, 7, 7, 7, 8], memory=False) == (7, 8, False)
+
+
+def test_a_run_is_watched_and_can_be_resumed(tmp_path):
+    folder = tmp_path / "run"
+    words = ["ppo", "gym:CartPole-v1", "--on", "sebulba", "--steps", "1e9", "--out", str(folder)]
+    watch = ["--quick", "--minutes", "0.05", "--every", "0.3", "--out", str(tmp_path)]
+    rows = soak.main([*watch, *words, "--set", "run.eval_episodes=1"])
+    assert [row["cell"] for row in rows] == ["memory", "threads", "files"]
+    assert all(row.keys() >= KEYS and row["min"] > 0 and row["code"] == 143 for row in rows)
+    assert json.loads((folder / "run.json").read_text())["status"] == "interrupted"
+
+
+def test_a_run_that_ends_is_not_watched_in_vain(tmp_path):
+    with pytest.raises(RuntimeError, match="ended"):
+        soak.main(["--quick", "--out", str(tmp_path), "no-such-agent", "gym:CartPole-v1"])

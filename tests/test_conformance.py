@@ -13,6 +13,7 @@ from boonta.core import acting, devices, random
 from boonta.core.host import Workers
 from boonta.core.trace import Trace
 from boonta.envs.served import serve
+from tests.watching import watched
 
 SEED, ENVS, LENGTH, UNROLLS = 3, 4, 6, 5
 
@@ -51,11 +52,12 @@ def on_sebulba(agent, environment):
     threads = Threads(unit, lambda index, life: host.make(index, SEED, life, Workers()), plan, SEED, Trace())
     state = threads.init()
     threads.compile(state, environment.spec)
+    items = watched(threads)
     threads.start(state)
     try:
         for _ in range(UNROLLS):
-            state, _, items = threads.iterate(state)
-            yield items[0].trajectory
+            state, _, _ = threads.iterate(state)
+            yield items.pop().trajectory
     finally:
         threads.stop()
 

@@ -99,6 +99,27 @@ def test_two_replicas_of_sebulba_learn_what_two_learner_devices_learn(tmp_path):
         assert one.get("episode/count") == two.get("episode/count")
 
 
+def test_evaluations_beside_training_are_saved_by_all_hosts_and_one_signal_ends_them(tmp_path):
+    folder = tmp_path / "run"
+    words = [word for word in sebulba(folder) if word != "--synchronous"]
+    words = [word if word != "3200" else "100000000" for word in words]
+    processes = started([*words, *assigned(run__log_every=320, run__evaluate_every=640, run__checkpoint_every=640)])
+    try:
+        deadline = time.monotonic() + PATIENCE
+        while not ((folder / "metrics.jsonl").is_file() and sum("eval/episodes" in row for row in rows(folder)) > 2):
+            assert all(process.poll() is None for process in processes), processes[0].communicate()
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        processes[1].send_signal(signal.SIGTERM)
+        ends = [process.communicate(timeout=PATIENCE)[1] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    assert [process.returncode for process in processes] == [128 + signal.SIGTERM] * 2, ends
+    assert "saved, go on with" in ends[0]
+    assert status(folder)["status"] == "interrupted"
+
+
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_killed_replica_ends_the_other_and_both_go_on(victim, tmp_path):
     folder = tmp_path / "run"

@@ -1,8 +1,10 @@
 """Sebulba: what moves, what it does when something fails, and whole runs of it."""
 
+import gc
 import json
 import threading
 import time
+import weakref
 
 import gymnasium
 import jax
@@ -19,6 +21,7 @@ from boonta.core.host import Workers
 from boonta.core.trace import Trace
 from boonta.envs.served import serve
 from boonta.experiments.metrics import read_metrics
+from tests.watching import watched
 
 LENGTH, ENVS = 4, 4
 
@@ -60,12 +63,14 @@ class Fragile:
 @pytest.mark.parametrize(("actors", "learners"), [(1, 1), (2, 1), (1, 2), (2, 2), (1, 4)])
 def test_devices_act_and_learn_in_any_split(actors, learners):
     threads, state = threads_of(actors=actors, learners=learners)
+    items = watched(threads)
     threads.start(state)
     try:
         for i in range(6):
-            state, metrics, items = threads.iterate(state)
+            items.clear()
+            state, metrics, told = threads.iterate(state)
             assert int(state.updates) == i + 1
-            assert len(items) == 2 * actors
+            assert len(items) == len(told) == 2 * actors
             assert 0 <= metrics["policy_lag_mean"] <= metrics["policy_lag_max"] <= 1
             assert metrics["health"] == 0
             shown = {device for leaf in jax.tree.leaves(items[0].trajectory) for device in leaf.devices()}
@@ -103,18 +108,66 @@ def once(life, steps):
 
 def test_environments_are_made_anew_within_a_budget_and_their_piece_is_dropped():
     threads, state = threads_of(lambda index, life: Fragile(index, life, once), lag=0, restarts=2)
+    items = watched(threads)
     threads.start(state)
     try:
         for _ in range(5):
-            state, _, items = threads.iterate(state)
-            assert [int(item.trajectory.origin.life[0]) for item in items] == [1, 1]
-        assert int(items[0].trajectory.origin.step[0]) == 4 * LENGTH
-        told = threads.told()
+            state, _, _ = threads.iterate(state)
+        assert [int(item.trajectory.origin.life[0]) for item in items] == [1] * 10
+        assert int(items[-1].trajectory.origin.step[0]) == 4 * LENGTH
     finally:
         threads.stop()
-    assert len(told) == 2
-    assert all("the sky fell" in one and "begin life 1" in one for one in told)
-    assert (threads.life, threads.restarted) == (1, 2)
+    told = threads.budget.told()
+    assert [f"{n} of 2" in one and "the sky fell" in one for n, one in enumerate(told, 1)] == [True, True]
+    assert threads.budget.spent == 2
+
+
+def test_environments_that_cannot_be_closed_are_made_anew_all_the_same():
+    class Unclosable(Fragile):
+        def close(self):
+            raise OSError("the connection is gone")
+
+    threads, state = threads_of(lambda index, life: Unclosable(index, life, once), restarts=2)
+    threads.start(state)
+    try:
+        for _ in range(3):
+            state, _, _ = threads.iterate(state)
+    finally:
+        threads.stop()
+    assert sum("the connection is gone" in one for one in threads.budget.told()) == 4  # in failing, and at the end
+
+
+def test_experience_is_let_go_of():
+    threads, state = threads_of(lag=0)
+    items, kept = watched(threads), []
+    threads.start(state)
+    try:
+        for _ in range(6):
+            state, _, told = threads.iterate(state)
+            kept.append(told)
+            old = [weakref.ref(leaf) for item in items for leaf in jax.tree.leaves(item.trajectory)]
+            items.clear()
+    finally:
+        threads.stop()
+    gc.collect()
+    assert old
+    assert not any(one() is not None for one in old)
+
+
+def test_a_bug_in_acting_ends_the_run():
+    threads, state = threads_of()
+
+    def broken(*args):
+        raise TypeError("a bug")
+
+    for device, compiled in threads._acting.items():
+        threads._acting[device] = compiled._replace(act=broken)
+    threads.start(state)
+    with pytest.raises(Failed, match="a bug"):
+        threads.iterate(state)
+    with pytest.raises(Failed, match="a bug"):
+        threads.check()
+    threads.stop()
 
 
 def always(life, steps):
@@ -302,12 +355,27 @@ def test_an_observation_that_is_not_finite_ends_the_run_by_name(tmp_path, capfd)
         (["--set", "architecture.lag=-1"], "architecture.lag must be at least 0"),
         (["--set", "architecture.workers=fork"], "architecture.workers must be one of"),
         (["--set", "architecture.envs=3"], "must divide one another"),
+        (["--devices", "99"], "architecture.devices is 99, but there are 8"),
+        (["--trace", "/proc/no/such"], "architecture.trace must be a file that can be written, got /proc/no/such"),
     ],
 )
 def test_bad_input_is_refused_in_one_line(more, words, tmp_path, capfd):
     assert train(tmp_path / "run", "--steps", "400", *more) == 2
     told = capfd.readouterr().err.strip().splitlines()
     assert words in told[-1]
+
+
+def test_one_count_of_devices_is_enough(tmp_path, capfd):
+    assert train(tmp_path / "run", "--steps", "64", "--actors", "1") == 0  # 4 of the other 7 share a batch of 4
+    assert len(json.loads((tmp_path / "run" / "run.json").read_text())["devices"]["learners"]) == 4
+    assert train(tmp_path / "two", "--steps", "64", "--devices", "2", "--actors", "1") == 0
+    assert json.loads((tmp_path / "two" / "run.json").read_text())["devices"]["learners"] == [1]
+
+
+def test_threads_that_would_wait_are_told_of(tmp_path, capfd):
+    more = ["--set", "architecture.threads=4", "--set", "architecture.envs=4"]
+    assert train(tmp_path / "run", "--steps", "64", *more) == 0
+    assert "4 threads act, but only 2 trajectories may be begun" in capfd.readouterr().err
 
 
 def test_anakin_refuses_what_steps_on_the_host(tmp_path, capfd):

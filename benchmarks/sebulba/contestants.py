@@ -28,12 +28,12 @@ def ours(task: Task) -> Compiled:
     system, seconds = _system(task)
     atexit.register(system.close)
     held = [system.start()]
-    held[0], _, _ = system.advance(held[0], AHEAD)
+    held[0], _, _ = system.advance(held[0], AHEAD, _never)
 
     def run(seed: int) -> dict[str, Any]:
         del seed
-        held[0], _, _ = system.advance(held[0], AHEAD)
-        held[0], metrics, seconds = system.advance(held[0], task["iterations"])
+        held[0], _, _ = system.advance(held[0], AHEAD, _never)
+        held[0], metrics, seconds = system.advance(held[0], task["iterations"], _never)
         shares = {
             key: float(x[0, -1]) for key, x in metrics.items() if key.startswith(("time/", "idle/", "policy_lag"))
         }
@@ -138,6 +138,10 @@ def sample_factory(task: Task) -> Compiled:
         return {"seconds": (end - begin) % 86400, "steps": after - before, "idle": 0}
 
     return Compiled(run, 0.0, {})
+
+
+def _never() -> bool:
+    return False
 
 
 def _system(task: Task) -> tuple[Any, float]:

@@ -4,7 +4,7 @@
     step environments on the host  ─▶  trajectories, one   ─▶  one update over the mesh of learner devices
     act, and write the step down       shard per learner       parameters to every actor device
 
-`make` gives what is compiled, as pure functions; `sebulba_threads` has what moves.
+`make` gives what is to be compiled, as pure functions; `sebulba_threads` has what moves.
 """
 
 from collections.abc import Callable

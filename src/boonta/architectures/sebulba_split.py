@@ -11,7 +11,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from boonta.architectures.sebulba import Sebulba
-from boonta.architectures.sebulba_threads import acting_on, updater
+from boonta.architectures.sebulba_compiled import acting_on, updater
 from boonta.core import acting, devices, host, random
 from boonta.core.environment import Spec
 from boonta.core.host import Batch

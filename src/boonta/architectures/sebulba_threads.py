@@ -10,15 +10,17 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from boonta.architectures.sebulba import Sebulba, Slot, State
-from boonta.core import acting, devices, episodes, health, host, random
+from boonta.architectures.sebulba_compiled import Acting, acting_on, shape, shipper, updater
+from boonta.core import acting, devices, episodes, health, random
 from boonta.core.environment import Spec
+from boonta.core.faults import Broken, Budget, Guard
 from boonta.core.host import Batch
 from boonta.core.trace import Trace
-from boonta.core.types import Array, Params, PyTree, TimeStep, Trajectory, batch_size
+from boonta.core.types import Array, Params, TimeStep, Trajectory
 
 LIMIT = 10.0  # seconds that an ending run waits for a thread
 
@@ -52,16 +54,18 @@ class Failed(RuntimeError):
     """A thread died, or nothing came; the message says which, with the traceback."""
 
 
-class Broken(RuntimeError):
-    """A batch of environments failed; it may be made anew."""
+class Told(NamedTuple):
+    """About a trajectory batch: the episodes that finished in it, and its health."""
+
+    finished: episodes.Finished
+    bad: Array
 
 
 class Item(NamedTuple):
-    """What an actor thread hands over: trajectories on the learner devices, what finished in them, and their health."""
+    """What an actor thread hands over: trajectories on the learner devices, and what is to be told about them."""
 
     trajectory: Trajectory
-    finished: episodes.Finished
-    bad: Array
+    told: Told
 
 
 class Threads:
@@ -81,11 +85,9 @@ class Threads:
         self.unit, self.make, self.plan, self.seed, self.trace = unit, make, plan, seed, trace
         self.placed = [device for device in plan.actors for _ in range(plan.threads)]
         self.queues: list[queue.SimpleQueue[Item]] = [queue.SimpleQueue() for _ in self.placed]
-        self._notices: queue.SimpleQueue[str] = queue.SimpleQueue()
-        self.life = 0  # of the environments that were made anew most often
-        self.restarted = 0  # how often any were
+        self.budget = Budget(plan.restarts)
         self._mesh = devices.mesh(list(plan.learners))
-        self._ship = _shipper(self._mesh)
+        self._ship = shipper(self._mesh)
         self._update: Any = updater(unit, self._mesh)
         self._everyone = jax.process_count() * len(self.placed) * plan.envs
         self._acting: dict[Any, Acting] = {}
@@ -105,7 +107,7 @@ class Threads:
 
     def compile(self, state: State, spec: Spec) -> list[str]:
         """Compile all there is to compile; the names of the metrics that `health` may point to."""
-        here = jax.tree.map(_shape, {name: state.params[name] for name in self.unit.reads})
+        here = jax.tree.map(shape, {name: state.params[name] for name in self.unit.reads})
         for device in self.plan.actors:
             self._acting[device] = acting_on(self.unit, spec, here, self.plan.envs, self._everyone, device)
         trajectory = self._acting[self.plan.actors[0]].trajectory
@@ -125,13 +127,12 @@ class Threads:
     def start(self, state: State, life: int = 0) -> None:
         """Set the actors going with these parameters, their environments in this life."""
         self._publish(state, 0)
-        self.life = life
         for which in range(len(self.placed)):
-            thread = threading.Thread(target=self._guarded, args=(which, life), name=f"actor {which}", daemon=True)
+            thread = threading.Thread(target=self._act, args=(which, life), name=f"actor {which}", daemon=True)
             self._threads.append(thread)
             thread.start()
 
-    def iterate(self, state: State) -> tuple[State, dict[str, Array], list[Item]]:
+    def iterate(self, state: State) -> tuple[State, dict[str, Array], list[Told]]:
         """Take what one iteration needs, learn from it, and publish. The state given is used up.
 
         Raises:
@@ -144,11 +145,16 @@ class Threads:
             jax.block_until_ready(metrics)
         with self.trace.span("publish"):
             self._publish(state, self._learned + 1)
-        return state, metrics, items
+        return state, metrics, [item.told for item in items]
 
-    def told(self) -> list[str]:
-        """What has happened since the last call and must be told."""
-        return [self._notices.get() for _ in range(self._notices.qsize())]
+    def check(self) -> None:
+        """Look after the actors, for whoever does not wait for them.
+
+        Raises:
+            Failed: one of them died.
+        """
+        if self._failure:
+            raise Failed(self._failure)
 
     def depth(self) -> int:
         """Trajectory batches that lie in the queues."""
@@ -175,16 +181,19 @@ class Threads:
 
     def _take(self) -> Item:
         """The next item of the threads in turn, which bounds the lag and lets synchronous runs be repeated."""
-        turn, deadline = self.queues[self._taken % len(self.queues)], time.monotonic() + self.plan.timeout
-        while self._failure is None and time.monotonic() < deadline:
+        which = self._taken % len(self.queues)
+        spent, since = self.budget.spent, time.monotonic()
+        while time.monotonic() < since + self.plan.timeout:
+            self.check()
+            if self.budget.spent > spent:  # environments that are made anew have all the time again
+                spent, since = self.budget.spent, time.monotonic()
             try:
-                item = turn.get(timeout=0.2)
+                item = self.queues[which].get(timeout=0.2)
             except queue.Empty:
                 continue
             self._taken += 1
             return item
-        which = self._taken % len(self.queues)
-        raise Failed(self._failure or f"no experience came from actor {which} for {self.plan.timeout:g} s")
+        raise Failed(f"no experience came from actor {which} for {self.plan.timeout:g} s")
 
     def _may_begin(self, number: int) -> bool:
         """Wait until the trajectory of this number, in the order of taking, is not too far ahead; False at the end."""
@@ -194,20 +203,15 @@ class Threads:
                 self._changed.wait(1.0)
             return not self._stopping
 
-    def _guarded(self, which: int, life: int) -> None:
-        """The whole life of a thread. Whatever ends it before its time is the run's failure."""
+    def _act(self, which: int, life: int) -> None:
+        """All that a thread does. Whatever ends it before its time is the run's failure."""
         try:
             while not self._stopping:
                 try:
                     self._live(which, life)
                 except Broken as error:
-                    with self._changed:
-                        if self.restarted == self.plan.restarts:
-                            raise
-                        self.restarted += 1
+                    self.budget.spend(f"actor {which}", error)
                     life += 1
-                    self.life = max(self.life, life)
-                    self._notices.put(f"environments of actor {which} failed and begin life {life}: {error}")
         except BaseException:
             self._failure = f"actor {which} died:\n{traceback.format_exc()}"
 
@@ -218,7 +222,8 @@ class Threads:
         index = np.arange(first, first + envs, dtype=np.int32)
         compiled = self._acting[device]
         key = acting.streams(random.key(self.seed), life).actors
-        with jax.default_device(device), _Guard(partial(self.make, index, life), self.plan.finite) as environments:
+        guard = Guard(partial(self.make, index, life), self.plan.finite, self.budget.tell)
+        with jax.default_device(device), guard as environments:
             timestep = environments.reset()
             slot = compiled.begin(self._latest[device][0], key, index, np.int32(life))
             while True:
@@ -228,11 +233,11 @@ class Threads:
                 slot, timestep = self._unroll(device, compiled.act, slot, timestep, environments)
                 with self.trace.span("hand over"):
                     slot, trajectory, finished, bad = compiled.close(slot, timestep)
-                    self.queues[which].put(Item(self._ship(trajectory), finished, bad))
+                    self.queues[which].put(Item(self._ship(trajectory), Told(finished, bad)))
                 self._made[which] += 1
 
     def _unroll(
-        self, device: Any, act: Callable[..., Any], slot: Slot, timestep: TimeStep, environments: "_Guard"
+        self, device: Any, act: Callable[..., Any], slot: Slot, timestep: TimeStep, environments: Guard
     ) -> tuple[Slot, TimeStep]:
         for _ in range(self.unit.learning.length):
             with self.trace.span("act"):
@@ -241,129 +246,3 @@ class Threads:
             with self.trace.span("step environments"):
                 timestep = environments.step(action)
         return slot, timestep
-
-
-class Acting(NamedTuple):
-    """What runs on an actor device, compiled for it, and the shapes of what it makes."""
-
-    begin: Callable[..., Slot]
-    act: Callable[..., tuple[Slot, Array]]
-    close: Callable[..., tuple[Slot, Trajectory, episodes.Finished, Array]]
-    trajectory: Trajectory
-
-
-def acting_on(unit: Sebulba, spec: Spec, params: PyTree, envs: int, everyone: int, device: Any) -> Acting:
-    """Compile acting for a device.
-
-    Args:
-        unit: Sebulba.
-        spec: the environment's.
-        params: the groups that acting reads, or their shapes.
-        envs: environments of a thread.
-        everyone: environments over all threads and hosts.
-        device: where.
-    """
-    here = jax.sharding.SingleDeviceSharding(device)
-
-    def placed(tree: PyTree) -> PyTree:
-        return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=here), tree)
-
-    index, number = jax.ShapeDtypeStruct((envs,), np.int32), jax.ShapeDtypeStruct((), np.int32)
-    params, timestep = placed(params), jax.tree.map(_shape, host.empty(spec, envs))
-    key = jax.eval_shape(random.key, 0)
-    begin = jax.jit(partial(unit.begin, count=everyone)).lower(params, placed(key), index=index, life=number)
-    slot = placed(begin.out_info)
-    act = jax.jit(unit.act, donate_argnums=2).lower(params, number, slot, timestep)
-    close = jax.jit(unit.close, donate_argnums=0).lower(slot, timestep)
-    _, trajectory, *_ = close.out_info
-    start = begin.compile()
-    return Acting(
-        lambda params, key, index, life: start(params, key, index=index, life=life),
-        act.compile(),
-        close.compile(),
-        jax.tree.map(_shape, trajectory),
-    )
-
-
-def _shape(x: Any) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(x.shape, x.dtype)
-
-
-class _Guard:
-    """A batch of environments whose faults, whatever they are, come as Broken; closed at the end."""
-
-    def __init__(self, make: Callable[[], Batch], finite: bool) -> None:
-        self.batch: Batch = _guarded(make)
-        self.finite = finite
-
-    def reset(self) -> TimeStep:
-        return self._checked(_guarded(self.batch.reset))
-
-    def step(self, action: np.ndarray) -> TimeStep:
-        return self._checked(_guarded(self.batch.step, action))
-
-    def _checked(self, timestep: TimeStep) -> TimeStep:
-        if self.finite:
-            for name, leaf in (*_named(timestep.observation), ("reward", timestep.reward)):
-                if not np.isfinite(leaf).all():
-                    which = int(np.argmin(np.isfinite(leaf).reshape(len(leaf), -1).all(axis=1)))
-                    raise Broken(f"{name} of environment {which} of this batch is not finite")
-        return timestep
-
-    def __enter__(self) -> "_Guard":
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.batch.close()
-
-
-def _named(observation: PyTree) -> list[tuple[str, Any]]:
-    """The floating-point arrays of an observation with their names."""
-    leaves = jax.tree_util.tree_flatten_with_path({"observation": observation})[0]
-    return [
-        (jax.tree_util.keystr(path, simple=True, separator="/"), leaf)
-        for path, leaf in leaves
-        if np.issubdtype(leaf.dtype, np.floating)
-    ]
-
-
-def _guarded(function: Callable[..., Any], *args: Any) -> Any:
-    try:
-        return function(*args)
-    except Exception as error:
-        raise Broken(f"{type(error).__name__}: {error}") from error
-
-
-def _shipper(mesh: Mesh) -> Callable[[Trajectory], Trajectory]:
-    """Trajectory [E, ...] on an actor device -> the same over all learner devices, one shard straight to each."""
-    local = [device for device in mesh.devices.flat if device.process_index == jax.process_index()]
-    sharding = NamedSharding(mesh, P(devices.LEARNERS))
-
-    @jax.jit
-    def split(trajectory: Trajectory) -> list[Trajectory]:
-        size = batch_size(trajectory) // len(local)
-        return [jax.tree.map(lambda x: x[i * size : (i + 1) * size], trajectory) for i in range(len(local))]  # noqa: B023
-
-    def ship(trajectory: Trajectory) -> Trajectory:
-        parts = split(trajectory) if len(local) > 1 else [trajectory]
-        parts = [jax.device_put(part, device) for part, device in zip(parts, local, strict=True)]
-
-        def whole(*shards: Array) -> Array:
-            shape = (shards[0].shape[0] * mesh.devices.size, *shards[0].shape[1:])
-            return jax.make_array_from_single_device_arrays(shape, sharding, list(shards))
-
-        return jax.tree.map(whole, *parts)
-
-    return ship
-
-
-def updater(unit: Sebulba, mesh: Mesh) -> Any:
-    """The learner's (params, rest of the state, batches) -> (State, metrics), over the mesh; the rest is used up."""
-    body = jax.shard_map(unit.update, mesh=mesh, in_specs=(P(), P(devices.LEARNERS)), out_specs=P(), check_vma=False)
-
-    # Actors may still hold the parameters, so these are not donated.
-    @partial(jax.jit, donate_argnums=1)
-    def update(params: Params, rest: tuple[PyTree, ...], batches: list[Trajectory]) -> tuple[State, dict[str, Array]]:
-        return body(State(params, *rest), batches)
-
-    return update

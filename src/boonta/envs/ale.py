@@ -1,6 +1,5 @@
 """The bridge to the Arcade Learning Environment (Bellemare et al. 2013), by its own pool of C++ threads."""
 
-import re
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -44,7 +43,11 @@ class Settings:
 
 def names() -> tuple[str, ...]:
     """The games, in CamelCase: `Pong`, `SpaceInvaders`."""
-    return tuple(sorted("".join(part.capitalize() for part in rom.split("_")) for rom in roms.get_all_rom_ids()))
+    return tuple(sorted(_roms()))
+
+
+def _roms() -> dict[str, str]:
+    return {"".join(part.capitalize() for part in rom.split("_")): rom for rom in roms.get_all_rom_ids()}
 
 
 def make(name: str, **values: Any) -> host.Host:
@@ -56,9 +59,9 @@ def make(name: str, **values: Any) -> host.Host:
         ValueError: an unknown game or setting.
     """
     options = typed.build(Settings, values, "env")
-    if name not in names():
+    if name not in (known := _roms()):
         raise unknown("environment of the family 'ale'", name, names())
-    rom = re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
+    rom = known[name]
     ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
     probe = _vector(rom, 1, options, 1)
     actions = Discrete(int(probe.single_action_space.n))  # type: ignore[attr-defined]

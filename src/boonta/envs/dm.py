@@ -12,7 +12,7 @@ from boonta.core import host
 from boonta.core.environment import Continuous, Discrete, Spec
 from boonta.core.types import FIRST, LAST, MID, PyTree, TimeStep
 from boonta.envs import workers
-from boonta.envs.errors import unknown
+from boonta.envs.errors import not_made, unknown
 
 try:
     import dm_env
@@ -72,8 +72,10 @@ def of(name: str, factory: Callable[..., dm_env.Environment], settings: Mapping[
         factory = partial(_unseeded, factory)
     try:
         one = factory(seed=0)
-    except TypeError as error:
-        raise ValueError(f"{name} cannot be made with {dict(settings or {}) or 'no settings'}: {error}") from None
+    except ImportError:
+        raise
+    except Exception as error:  # whatever the environment raises
+        raise not_made(name, settings, error) from error
     spec = Spec(name, _observation(name, one.observation_spec()), _action(name, one.action_spec()))
     one.close()
     return workers.spread(spec, partial(Serial, spec, factory))
@@ -123,8 +125,7 @@ class Serial:
             raise ValueError(f"{self.spec.name} cannot be drawn: {error} (MUJOCO_GL=egl needs no display)") from error
 
     def close(self) -> None:
-        while self.environments:
-            self.environments.pop().close()
+        workers.close_all(self.environments)
 
     def _write(self, i: int, timestep: dm_env.TimeStep, action: Any) -> None:
         out = self.out

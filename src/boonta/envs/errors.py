@@ -1,7 +1,8 @@
 """How the environments refuse a setting."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 
 def unknown(what: str, value: object, allowed: Iterable[str]) -> ValueError:
@@ -16,3 +17,9 @@ def require(holds: bool, setting: str, value: object, allowed: str) -> None:
     """Raises ValueError unless `holds`: `value` is refused for `setting`, which must be `allowed`."""
     if not holds:
         raise ValueError(f"{setting} must be {allowed}, got {value!r}")
+
+
+def not_made(name: str, settings: Mapping[str, Any] | None, error: Exception) -> ValueError:
+    """The error for an environment whose factory raised `error`."""
+    given = dict(settings or {}) or "no settings"
+    return ValueError(f"{name} cannot be made with {given}: {type(error).__name__}: {error}")

@@ -13,7 +13,7 @@ from boonta.core import host
 from boonta.core.environment import Continuous, Discrete, Spec
 from boonta.core.types import FIRST, LAST, MID, PyTree, TimeStep
 from boonta.envs import workers
-from boonta.envs.errors import unknown
+from boonta.envs.errors import not_made, unknown
 
 
 def names() -> tuple[str, ...]:
@@ -63,8 +63,12 @@ def of(name: str, factory: Callable[[], gymnasium.Env], settings: Mapping[str, A
     """
     try:
         one = factory()
-    except TypeError as error:
-        raise ValueError(f"{name} cannot be made with {dict(settings or {}) or 'no settings'}: {error}") from None
+    except gymnasium.error.DependencyNotInstalled as error:
+        raise ImportError(f"{name} needs a package that is not installed: {error}") from error
+    except ImportError:
+        raise
+    except Exception as error:  # whatever the environment raises
+        raise not_made(name, settings, error) from error
     spec = Spec(name, _observation(name, one.observation_space), _action(name, one.action_space))
     one.close()
     return workers.spread(spec, partial(Serial, spec, factory))
@@ -112,8 +116,7 @@ class Serial:
             raise ValueError(f"{self.spec.name} cannot be drawn: {error}") from error
 
     def close(self) -> None:
-        while self.environments:
-            self.environments.pop().close()
+        workers.close_all(self.environments)
 
     def _begin(self, i: int, seed: int | None = None) -> None:
         observation, _ = self.environments[i].reset(seed=seed)

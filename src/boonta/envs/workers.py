@@ -2,10 +2,13 @@
 
 import multiprocessing
 import os
+import pickle
+import queue
+import signal
+import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from itertools import pairwise
@@ -25,11 +28,12 @@ Part = Callable[[Sequence[int], TimeStep], host.Batch]  # environments of these 
 
 PROBE_SECONDS = 0.2  # of stepping, in a measurement
 HANDING = 200e-6  # seconds that a step costs more where others make it: to a process or a thread, and back
+CLOSING = 5.0  # seconds that closing waits for a thread
 CHEAP = 1e-3  # seconds of a batch's step that are not worth dividing: the other cores have acting and learning to do
 
 
 class Died(RuntimeError):
-    """A worker process raised, ended, or did not answer in time; the message says which."""
+    """A worker raised, ended, or did not answer in time; the message says which."""
 
 
 def spread(spec: Spec, part: Part) -> host.Host:
@@ -48,7 +52,7 @@ def spread(spec: Spec, part: Part) -> host.Host:
         workers = workers._replace(count=min(workers.count or os.cpu_count() or 1, count))
         if workers.kind != "auto":
             return workers, "as asked"
-        alone, together = _probe(spec, part, 1), _probe(spec, part, 2)
+        alone, together = (_probe(spec, part, threads, workers.timeout) for threads in (1, 2))
         told = f"a step takes {alone * 1e6:.0f} µs, two in two threads {together * 1e6:.0f} µs"
         serial = alone * count
         if workers.count == 1 or serial < CHEAP:
@@ -67,52 +71,119 @@ def inward(spec: Spec, action: np.ndarray) -> Any:
     return np.clip(action, space.low, space.high) if isinstance(space, Continuous) else int(action)
 
 
-def _probe(spec: Spec, part: Part, threads: int) -> float:
-    """Seconds of a step, each of `threads` threads stepping an environment of its own with random actions."""
-    generator = np.random.default_rng(0)
+def _probe(spec: Spec, part: Part, threads: int, timeout: float) -> float:
+    """Seconds of a step, each of `threads` threads stepping an environment of its own with random actions.
 
-    def go(batch: host.Batch) -> float:
+    Raises:
+        ValueError: the environment raised, or did not answer in time.
+    """
+    generator = np.random.default_rng(0)
+    seconds = []
+
+    def go(part: host.Batch) -> None:
         begin, steps = time.perf_counter(), 0
         while time.perf_counter() - begin < PROBE_SECONDS:
-            batch.step(host.random_actions(spec, generator, 1))
+            part.step(host.random_actions(spec, generator, 1))
             steps += 1
-        return (time.perf_counter() - begin) / steps
+        seconds.append((time.perf_counter() - begin) / steps)
 
-    batches = [part([i], host.empty(spec, 1)) for i in range(threads)]
     try:
-        for batch in batches:
+        batch = Threads(spec, part, range(threads), Workers("threads", threads, timeout))
+        try:
             batch.reset()
-        with ThreadPoolExecutor(threads) as pool:
-            return max(pool.map(go, batches))
-    finally:
-        for batch in batches:
+            batch.each(lambda i, part: go(part))
+        finally:
             batch.close()
+    except Died as error:
+        raise ValueError(f"{spec.name} failed when it was tried: {error}") from error
+    return max(seconds)
 
 
 class Threads:
-    """Parts of a batch, each in a thread of its own; for environments that let go of Python's lock."""
+    """Parts of a batch, each in a thread of its own; for environments that let go of Python's lock.
+
+    Args:
+        spec: Spec.
+        part: makes a part, in its thread.
+        seeds: one for each environment.
+        workers: how many threads, and how long an answer may take.
+
+    Raises:
+        Died: a part raised or did not answer; from `reset` and `step` as well. The batch is then of no use. A thread
+            that hangs cannot be ended: it is left behind, and does not keep the process alive.
+    """
 
     def __init__(self, spec: Spec, part: Part, seeds: Sequence[int], workers: Workers) -> None:
-        self.out = host.empty(spec, len(seeds))
+        self.out, self.timeout = host.empty(spec, len(seeds)), workers.timeout
         self.slices = _slices(len(seeds), workers.count)
-        self.parts = [part(seeds[one], _view(self.out, one)) for one in self.slices]
-        self.pool = ThreadPoolExecutor(len(self.parts), thread_name_prefix="environments")
+        self.parts: dict[int, host.Batch] = {}
+        self.asked: list[queue.SimpleQueue[Callable[[], Any] | None]] = [queue.SimpleQueue() for _ in self.slices]
+        self.answers: queue.SimpleQueue[tuple[int, str]] = queue.SimpleQueue()
+        self.threads = [
+            threading.Thread(target=self._work, args=(i,), name=f"environments {i}", daemon=True)
+            for i in range(len(self.slices))
+        ]
+        for thread in self.threads:
+            thread.start()
+
+        def begin(i: int) -> None:
+            self.parts[i] = part(seeds[self.slices[i]], _view(self.out, self.slices[i]))
+
+        try:
+            self._all(begin)
+        except BaseException:
+            self.close()
+            raise
 
     def reset(self) -> TimeStep:
-        list(self.pool.map(lambda part: part.reset(), self.parts))
+        self.each(lambda i, part: part.reset())
         return self.out
 
     def step(self, action: np.ndarray) -> TimeStep:
-        list(self.pool.map(lambda part, one: part.step(action[one]), self.parts, self.slices))
+        self.each(lambda i, part: part.step(action[self.slices[i]]))
         return self.out
+
+    def each(self, what: Callable[[int, host.Batch], Any]) -> None:
+        """Call it with every part, in the part's thread; even where one raises, the others have then been called."""
+        self._all(lambda i: what(i, self.parts[i]))
 
     def frame(self) -> np.ndarray:
         return self.parts[0].frame()
 
     def close(self) -> None:
-        self.pool.shutdown(wait=False, cancel_futures=True)
-        for part in self.parts:
-            part.close()
+        for asked in self.asked:
+            asked.put(None)
+        deadline = time.monotonic() + min(self.timeout, CLOSING)
+        for thread in self.threads:
+            thread.join(max(deadline - time.monotonic(), 0.0))
+
+    def _all(self, what: Callable[[int], Any]) -> None:
+        for i, asked in enumerate(self.asked):
+            asked.put(partial(what, i))
+        failures = []
+        deadline = time.monotonic() + self.timeout
+        for _ in self.asked:
+            try:
+                i, answer = self.answers.get(timeout=max(deadline - time.monotonic(), 0.0))
+            except queue.Empty:
+                failures.append(f"an environment thread did not answer within {self.timeout:g} s")
+                break
+            if answer:
+                failures.append(f"environment thread {i} raised:\n{answer}")
+        if failures:
+            raise Died("\n".join(failures))
+
+    def _work(self, i: int) -> None:
+        while (what := self.asked[i].get()) is not None:
+            try:
+                what()
+                answer = ""
+            except BaseException:
+                answer = traceback.format_exc()
+            self.answers.put((i, answer))
+        if i in self.parts:
+            with suppress(Exception):  # it may have failed before
+                self.parts[i].close()
 
 
 class Processes:
@@ -145,9 +216,17 @@ class Processes:
                 ours, theirs = context.Pipe()
                 self.pipes.append(ours)
                 life = (theirs, self.memory.name, spec, len(seeds), one, partial(part, seeds[one]))
-                self.processes.append(context.Process(target=_work, args=life, daemon=True))
-                self.processes[-1].start()
-                theirs.close()
+                process = context.Process(target=_work, args=life, daemon=True)
+                try:
+                    process.start()
+                except (AttributeError, TypeError, pickle.PicklingError) as error:
+                    raise ValueError(
+                        f"{spec.name} cannot travel to a process ({error}): its factory must be a function that can be "
+                        "imported by its name; or use architecture.workers=threads or serial"
+                    ) from error
+                finally:
+                    theirs.close()
+                self.processes.append(process)
             self._answers()
         except BaseException:
             self.close()
@@ -212,6 +291,10 @@ def _work(
     pipe: Connection, name: str, spec: Spec, count: int, one: slice, part: Callable[[TimeStep], host.Batch]
 ) -> None:
     """The life of a worker process: an empty answer is well, a text is a traceback."""
+    # A terminal, or a cluster, sends these to all processes of a run; the parent still needs this one until it has
+    # saved, and then kills it. Without a parent the pipe ends.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     memory = shared_memory.SharedMemory(name=name)
     try:
         shared = host.empty(spec, count)
@@ -224,10 +307,26 @@ def _work(
             else:
                 batch.step(actions[one])
             pipe.send("")
-    except (EOFError, KeyboardInterrupt):
-        pass  # the parent is gone, or ends with us
+    except EOFError:
+        pass  # the parent is gone
     except BaseException:
         pipe.send(traceback.format_exc())
+
+
+def close_all(environments: list[Any]) -> None:
+    """Close and forget all of them, whatever one of them raises; then raise that.
+
+    Raises:
+        Exception: what the first that could not be closed raised.
+    """
+    failures = []
+    while environments:
+        try:
+            environments.pop().close()
+        except Exception as error:
+            failures.append(error)
+    if failures:
+        raise failures[0]
 
 
 def _slices(count: int, workers: int) -> list[slice]:

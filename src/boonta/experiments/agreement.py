@@ -21,7 +21,8 @@ class Interrupted(Exception):
 
 def lost(error: BaseException) -> str | None:
     """What to tell where `error` says that other hosts cannot be reached any more; None for another error."""
-    if jax.process_count() == 1 or not isinstance(error, jax.errors.JaxRuntimeError):
+    transport = isinstance(error, jax.errors.JaxRuntimeError) or "Gloo" in str(error)  # of which some are ValueErrors
+    if jax.process_count() == 1 or not transport:
         return None
     return (
         f"host {jax.process_index()} of {jax.process_count()} could not reach another one, which may have died "
@@ -46,6 +47,15 @@ def together(mine: bool) -> bool:
     from jax.experimental import multihost_utils
 
     return bool(np.all(multihost_utils.process_allgather(np.bool_(mine))))
+
+
+def total(mine: int) -> int:
+    """The sum over all hosts."""
+    if jax.process_count() == 1:
+        return mine
+    from jax.experimental import multihost_utils
+
+    return int(np.sum(multihost_utils.process_allgather(np.int32(mine))))
 
 
 def shared(tree: PyTree) -> PyTree:

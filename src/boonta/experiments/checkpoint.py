@@ -51,7 +51,7 @@ class Checkpoints:
         self._manager = ocp.CheckpointManager(self._folder, options=options)
 
     def save(self, env_steps: int, state: PyTree, facts: dict[str, Any], score: float | None) -> None:
-        """Save under `env_steps`. `score` says which is the best; None for not evaluated.
+        """Save under `env_steps`, in place of what is there. `score` says which is the best; None for not evaluated.
 
         Raises:
             OSError: it could not be written; nothing of it is left, and the earlier ones are intact.
@@ -61,6 +61,8 @@ class Checkpoints:
         args = ocp.args.Composite(state=ocp.args.StandardSave(data), facts=ocp.args.JsonSave(facts))
         rank = _LOWEST if score is None or np.isnan(score) else score
         try:
+            if env_steps in self.steps():
+                self._manager.delete(env_steps)
             self._manager.save(env_steps, args=args, metrics={"score": rank})
             self._manager.wait_until_finished()
             if jax.process_index() == 0:

@@ -3,11 +3,11 @@
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +23,8 @@ from boonta.experiments.progress import Progress
 from boonta.experiments.systems import Failed, System
 
 LIMIT = 3600.0  # seconds that an evaluation may take
+GRACE = 5.0  # seconds that it has where the run is asked to end
+SLICE = 0.2  # seconds between looks at it
 
 Log = Callable[[list[dict[str, Any]]], None]
 
@@ -53,7 +55,9 @@ class Driver:
         self.checkpoints = Checkpoints(folder, config.run.keep)
         self.mark = Mark(0, 0.0)
         self.best = -1e300  # the best evaluation so far; JSON has no infinity
+        self.evaluated = 0  # the iterations that the last evaluation was about
         self.under_way: Examination | None = None
+        self.final: evaluation.Scores | None = None  # of the end of the run
         self.state = self._restored() if resume else system.start()
 
     def go(self) -> dict[str, Any]:
@@ -68,64 +72,102 @@ class Driver:
         save_every = self._iterations(run.checkpoint_every, 10, chunk)
         evaluate_every = self._iterations(run.evaluate_every, 10, chunk)
         began = time.perf_counter()
-        scores = None
         with (
             agreement.received() as received,
             self._log() as log,
             Progress(total * system.steps, self.quiet or not self.lead) as bar,
         ):
+            due = self.mark.done in (total, self.mark.done // evaluate_every * evaluate_every)
+            if due and self.evaluated < self.mark.done:  # the run was ended before it could
+                self._examine(save=True)
+                self._settle(log, 0.0, received)
             while self.mark.done < total:
                 n = min(chunk - self.mark.done % chunk, total - self.mark.done)
-                self.state, metrics, elapsed = system.advance(self.state, n)
+                try:
+                    self.state, metrics, elapsed = system.advance(self.state, n, lambda: bool(received))
+                finally:
+                    self._tell()
+                n = metrics["health"].shape[1]
                 self.mark = Mark(self.mark.done + n, self.mark.seconds + elapsed)
                 rows = self._rows(metrics, elapsed, n)
                 log(rows)
                 self._check(metrics, n)
-                self._tell()
                 steps, ended = self.mark.done * system.steps, self.mark.done == total
                 returns = [row["episode/return_mean"] for row in rows]
                 speed = n * system.steps * len(system.members) / elapsed
                 bar.update(steps, speed, float(np.nanmean(returns)) if not np.isnan(returns).all() else None)
-                stop = agreement.agreed(received)
-                save = bool(ended or stop or self.mark.done % save_every == 0)
+                save = ended or self.mark.done % save_every == 0
                 due = ended or self.mark.done % evaluate_every == 0
-                self._settle(log, wait=save or due)
+                self._settle(log, LIMIT if save or due else 0.0, received)
+                if agreement.agreed(received):
+                    break
                 if due:
                     self._examine(save)
-                    scores = self._settle(log, wait=ended) or scores
+                    self._settle(log, LIMIT if ended else 0.0, received)
                 elif save:
                     self._save(self.state, self.mark, self._facts(), None)
-                if stop and not ended:
-                    self._settle(log, wait=True)
-                    where = f"boonta train --resume {self.folder}"
-                    raise agreement.Interrupted(
-                        stop, f"{signal.Signals(stop).name} at step {steps}; saved, go on with: {where}"
-                    )
-            if scores is None:  # resumed at its end
-                scores = agreement.shared(system.evaluate(self.state, run.eval_episodes).result(LIMIT))
+            self._settle(log, LIMIT, received)
+            if (stop := agreement.agreed(received)) and not self.final:
+                self._end_early(log, stop)
+            # There is none where it was resumed at its end.
+            scores = self.final or agreement.shared(system.evaluate(self.state, run.eval_episodes).result(LIMIT))
         self.checkpoints.close()
         return self._summary(scores, time.perf_counter() - began)
+
+    def _end_early(self, log: Log, stop: int) -> NoReturn:
+        """Save, and say how to go on; an evaluation that takes long is not waited for."""
+        self._settle(log, GRACE, ())
+        if given_up := self.under_way:
+            self.under_way = None
+            where = given_up.mark.done * self.system.steps
+            print(f"boonta: WARNING: the evaluation of step {where} was given up", file=sys.stderr)
+        self._save(self.state, self.mark, self._facts(), None)
+        raise agreement.Interrupted(
+            stop,
+            f"{signal.Signals(stop).name} at step {self.mark.done * self.system.steps}; saved, go on with: "
+            f"boonta train --resume {self.folder}",
+        )
 
     def _examine(self, save: bool) -> None:
         """Begin an evaluation of the state as it is now."""
         scores = self.system.evaluate(self.state, self.config.run.eval_episodes)
         # Training goes on with the buffers of the state; what is evaluated beside it is kept for its checkpoint.
-        state = self.state if scores.done() else jax.tree.map(jnp.copy, self.state)
+        state = self.state if agreement.together(scores.done()) else jax.tree.map(jnp.copy, self.state)
         self.under_way = Examination(scores, state, self.mark, self._facts(), save)
 
-    def _settle(self, log: Log, wait: bool) -> evaluation.Scores | None:
-        """Log the evaluation under way if it has ended; save what it was about if that is due or the best so far."""
+    def _settle(self, log: Log, seconds: float, received: Sequence[int]) -> None:
+        """Log the evaluation under way once it has ended; save what it was about if that is due or the best so far.
+
+        Args:
+            log: takes its rows.
+            seconds: to wait for it, if no signal comes.
+            received: signals.
+
+        Raises:
+            Failed: it took too long, or what runs beside died meanwhile.
+        """
         one = self.under_way
-        if one is None or not (wait or agreement.together(one.scores.done())):
-            return None
+        if one is None:
+            return
+        deadline = time.monotonic() + seconds
+        while not agreement.together(one.scores.done()):
+            if not agreement.together(time.monotonic() < deadline and not received):
+                if seconds == LIMIT and not agreement.agreed([*received]):
+                    raise Failed(f"the evaluation of step {one.mark.done * self.system.steps} took over {LIMIT:g} s")
+                return
+            wait([one.scores], SLICE)
+            self._tell()
+            self.system.check()
         self.under_way = None
-        scores = agreement.shared(one.scores.result(LIMIT))
+        scores = agreement.shared(one.scores.result())
+        self.evaluated = one.mark.done
         log(self._evaluation_rows(scores, one.mark))
+        if one.mark.done == self.system.iterations:
+            self.final = scores
         score = float(np.mean(scores.returns))
         better, self.best = score > self.best, max(self.best, score)
         if one.save or better:
-            self._save(one.state, one.mark, one.facts | {"best": self.best}, score)
-        return scores
+            self._save(one.state, one.mark, one.facts | {"best": self.best, "evaluated": self.evaluated}, score)
 
     def _restored(self) -> PyTree:
         try:
@@ -140,6 +182,7 @@ class Driver:
             self.checkpoints.set_aside(after=steps)
         self.mark = Mark(int(found.facts["iterations"]), float(found.facts["seconds"]))
         self.best = float(found.facts["best"])
+        self.evaluated = int(found.facts.get("evaluated", self.mark.done))
         print(f"boonta: going on from step {steps} of {self.folder}", file=sys.stderr)
         return found.state
 
@@ -148,6 +191,7 @@ class Driver:
             "iterations": self.mark.done,
             "seconds": self.mark.seconds,
             "best": self.best,
+            "evaluated": self.evaluated,
             "updates": self.mark.done * self.system.updates,
         }
         return facts | self.system.facts()

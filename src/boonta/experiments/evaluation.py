@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from contextlib import closing
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +12,7 @@ import numpy as np
 from boonta.core import acting, random
 from boonta.core.agent import Agent
 from boonta.core.environment import Environment, advance
+from boonta.core.faults import Guard
 from boonta.core.host import Host, Workers
 from boonta.core.types import LAST, Array, Key, Params, PyTree, TimeStep
 
@@ -65,23 +66,62 @@ def episodes(
     return Scores(total, length)
 
 
-def on_host(agent: Agent, host: Host, params: Params, count: int, workers: Workers, device: Any) -> Scores:
-    """Play one episode in each of `count` host environments at once, the agent acting on `device`.
+class Greedy:
+    """An agent that acts greedily in host environments, compiled once for each number of them."""
+
+    def __init__(self, agent: Agent) -> None:
+        self.agent = agent
+        self._memory = jax.jit(jax.vmap(agent.memory, (None, 0, 0)))
+
+        @jax.jit
+        def act(params: Params, memory: PyTree, keys: Key, timestep: TimeStep, number: Array) -> tuple[PyTree, Array]:
+            drawn = acting.act_keys(keys, jnp.full(keys.shape, number))
+            memory, action, _ = jax.vmap(agent.exploit, (None, 0, 0, 0))(params, memory, timestep, drawn)
+            return memory, action
+
+        self._act = act
+
+    def player(self, params: Params, count: int) -> Callable[[TimeStep], np.ndarray]:
+        """What acts in `count` environments from their beginning on: memory and keys are kept."""
+        keys = jax.random.split(random.key(SEED), count)
+        memory = self._memory(params, acting.rank(jnp.arange(count), count), keys)
+        number = 0
+
+        def play(timestep: TimeStep) -> np.ndarray:
+            nonlocal memory, number
+            memory, action = self._act(params, memory, keys, timestep, np.int32(number))
+            number += 1
+            return np.asarray(action)
+
+        return play
+
+
+class GivenUp(Exception):
+    """An evaluation ended before its episodes did, because the run did."""
+
+
+def on_host(greedy: Greedy, params: Params, make: Callable[[], Guard], count: int, ended: Callable[[], bool]) -> Scores:
+    """Play one episode in each of `count` host environments at once.
 
     Args:
-        agent: acts with `exploit`.
-        host: the environments.
+        greedy: what acts.
         params: the agent's groups.
-        count: environments.
-        workers: how they are stepped.
-        device: where the agent acts.
+        make: the environments.
+        count: so many.
+        ended: asked before every step; whether to give up.
+
+    Raises:
+        Broken: the environments failed.
+        GivenUp: it ended.
     """
     returns, lengths = np.zeros(count, np.float32), np.zeros(count, np.int32)
     done = np.zeros(count, bool)
-    with jax.default_device(device), closing(host.make(np.arange(count), SEED, 0, workers)) as batch:
-        play = _player(agent, params, count)
+    with make() as batch:
+        play = greedy.player(params, count)
         timestep = batch.reset()
         for _ in range(MOST_STEPS):
+            if ended():
+                raise GivenUp
             timestep = batch.step(play(timestep))
             returns += np.where(done, 0.0, timestep.reward)
             lengths += ~done
@@ -89,28 +129,6 @@ def on_host(agent: Agent, host: Host, params: Params, count: int, workers: Worke
             if done.all():
                 break
     return Scores(returns, lengths)  # type: ignore[arg-type]
-
-
-def _player(agent: Agent, params: Params, count: int) -> Callable[[TimeStep], np.ndarray]:
-    """Greedy acting in `count` environments, memory and keys kept."""
-    keys = jax.random.split(random.key(SEED), count)
-    memory = jax.vmap(agent.memory, (None, 0, 0))(params, acting.rank(jnp.arange(count), count), keys)
-    number = 0
-
-    @jax.jit
-    def exploit(memory: PyTree, timestep: TimeStep, number: Array) -> tuple[PyTree, Array]:
-        memory, action, _ = jax.vmap(agent.exploit, (None, 0, 0, 0))(
-            params, memory, timestep, acting.act_keys(keys, jnp.full(count, number))
-        )
-        return memory, action
-
-    def play(timestep: TimeStep) -> np.ndarray:
-        nonlocal memory, number
-        memory, action = exploit(memory, timestep, np.int32(number))
-        number += 1
-        return np.asarray(action)
-
-    return play
 
 
 def statistics(returns: np.ndarray | Array) -> dict[str, float]:
@@ -159,14 +177,14 @@ def film(agent: Agent, environment: Environment, params: Params, key: Key, most:
     return Film(frames, total, bool(timestep.last()))
 
 
-def film_on_host(agent: Agent, host: Host, params: Params, seed: int, most: int) -> Film:
+def film_on_host(greedy: Greedy, host: Host, params: Params, seed: int, most: int) -> Film:
     """`film` in a host environment.
 
     Raises:
         ValueError: the environment cannot be drawn.
     """
     with closing(host.make(np.arange(1), seed, 0, Workers("serial", 1))) as batch:
-        play = _player(agent, params, 1)
+        play = greedy.player(params, 1)
         timestep = batch.reset()
         frames, total = [batch.frame()], 0.0
         for _ in range(most):

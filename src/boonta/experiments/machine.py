@@ -11,6 +11,7 @@ PACKAGES = ("boonta", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "gym
 EXTRAS = {
     "atari": ("ale-py",),
     "mujoco": ("mujoco",),
+    "control": ("dm-control",),
     "games": ("open-spiel", "pgx"),
     "seed": ("grpcio",),
     "ray": ("ray",),

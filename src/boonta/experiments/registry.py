@@ -16,7 +16,7 @@ AGENTS = {
     "vtrace": "boonta.agents.vtrace:vtrace",
 }
 ARCHITECTURES = ("anakin", "sebulba")
-FAMILIES = ("boonta", "gymnax", "ale", "gym")  # of environments
+FAMILIES = ("boonta", "gymnax", "ale", "dm", "gym")  # of environments
 
 
 class AgentEntry(NamedTuple):

@@ -88,8 +88,9 @@ def train(config: Config, folder: Path, resume: bool = False, quiet: bool = Fals
         end("interrupted", "a second signal did not wait; go on from the last checkpoint with --resume")
         raise
     except OSError as error:
-        end("failed", str(error))
-        raise Failed(str(error)) from error
+        message = str(error) or type(error).__name__
+        end("failed", message)
+        raise Failed(message) from error
     except Failed as error:
         end("failed", str(error))
         raise

@@ -70,7 +70,10 @@ class Anakin:
         place = partial(jax.device_put, device=everyone)
         return self.program.start(*jax.tree.map(place, configuration.stacked(self.members)))
 
-    def advance(self, state: anakin.State, iterations: int) -> tuple[anakin.State, dict[str, np.ndarray], float]:
+    def advance(
+        self, state: anakin.State, iterations: int, asked: Callable[[], bool]
+    ) -> tuple[anakin.State, dict[str, np.ndarray], float]:
+        del asked
         if iterations not in self._compiled:
             clock = time.perf_counter()
             self._compiled[iterations] = self.program.run.lower(state, iterations).compile()
@@ -126,6 +129,9 @@ class Anakin:
 
     def notices(self) -> list[str]:
         return []
+
+    def check(self) -> None:
+        pass
 
     def describe(self) -> dict[str, Any]:
         mesh = self.program.mesh

@@ -37,15 +37,26 @@ class System(Protocol):
         ...
 
     def start(self, facts: dict[str, Any] | None = None) -> PyTree:
-        """The state at the beginning, on its devices; `facts` are those of the checkpoint that will replace it."""
+        """The state at the beginning, on its devices; `facts` are those of the checkpoint that will replace it.
+
+        Raises:
+            Refused: a setting that only now turns out to be of no use.
+        """
         ...
 
-    def advance(self, state: PyTree, iterations: int) -> tuple[PyTree, dict[str, np.ndarray], float]:
+    def advance(
+        self, state: PyTree, iterations: int, asked: Callable[[], bool]
+    ) -> tuple[PyTree, dict[str, np.ndarray], float]:
         """Make iterations; the state given is used up.
 
+        Args:
+            state: as it is.
+            iterations: at most so many.
+            asked: whether to stop early, where iterations can be made one by one.
+
         Returns:
-            The state, the metrics [M, iterations] (those of `core.episodes.Finished`, `health` and `policy_lag_mean`
-            among them), and the seconds that it took, compilation apart.
+            The state, the metrics [M, iterations made] (those of `core.episodes.Finished`, `health` and
+            `policy_lag_mean` among them), and the seconds that it took, compilation apart.
 
         Raises:
             Failed: of `experiments.systems.protocol`.
@@ -82,6 +93,14 @@ class System(Protocol):
 
     def notices(self) -> list[str]:
         """What has happened since the last call and must be told."""
+        ...
+
+    def check(self) -> None:
+        """Look after what runs beside.
+
+        Raises:
+            Failed: it died.
+        """
         ...
 
     def describe(self) -> dict[str, Any]:

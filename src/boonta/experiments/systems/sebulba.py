@@ -1,8 +1,11 @@
 """Sebulba as a system: configuration to threads on their devices, evaluation on the host beside them."""
 
+import itertools
+import math
+import sys
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,20 +16,27 @@ import numpy as np
 
 from boonta import envs
 from boonta.architectures import sebulba, sebulba_split, sebulba_threads
-from boonta.architectures.sebulba_threads import Plan, Threads
+from boonta.architectures.sebulba_threads import Plan, Threads, Told
 from boonta.core import episodes as counting
 from boonta.core import random
 from boonta.core.environment import Environment, check
+from boonta.core.faults import Broken, Budget, Guard
 from boonta.core.host import Host, Workers
+from boonta.core.settings import Refused
 from boonta.core.trace import Trace
 from boonta.core.types import Params, PyTree
 from boonta.envs.served import serve
 from boonta.experiments import agreement, evaluation, files, registry
 from boonta.experiments import config as configuration
 from boonta.experiments.config import Config
-from boonta.experiments.devices import describe
+from boonta.experiments.devices import describe, take
 from boonta.experiments.evaluation import Film, Scores
 from boonta.experiments.systems.protocol import Failed, beside, done
+from boonta.experiments.tables import Sebulba as Options
+
+CLOSING = 10.0  # seconds that closing waits for an evaluation
+BETWEEN = 1.0  # seconds between the moments in which hosts ask one another whether to stop
+RESUMED = 1 << 16  # lives of environments between one start of a run and the next
 
 
 class Sebulba:
@@ -37,7 +47,7 @@ class Sebulba:
         self.environment = made if isinstance(made, Environment) else None
         self.host = serve(made) if isinstance(made, Environment) else made
         self.spec = self.host.spec
-        self.options: configuration.Sebulba = config.architecture_settings
+        self.options: Options = config.architecture_settings
         self.members = configuration.members(config)
         if len(self.members) > 1:
             raise ValueError(f"sebulba trains one member at a time, got {len(self.members)} (run.seeds, run.sweep)")
@@ -56,8 +66,13 @@ class Sebulba:
         self.trace = Trace(keep=bool(self.options.trace))
         self.compile_seconds = 0.0
         self.threads: Threads | None = None
-        self._began: dict[str, float] = {}
+        self.greedy = evaluation.Greedy(self.agent)
         self.reason: dict[str, str] = {}  # of a measured split
+        self._began: dict[str, float] = {}
+        self._life = 0
+        self._pace = 1  # iterations between the moments in which hosts ask one another
+        self._evaluation: Future[Scores] | None = None
+        self._closing = False
 
     def _plan(self, actors: list[Any], learners: list[Any], threads: int) -> None:
         """Who does what."""
@@ -68,6 +83,13 @@ class Sebulba:
         self.steps = envs * jax.process_count() * self.unit.learning.rounds * self.unit.learning.length
         self.updates = self.unit.learning.updates
         asked = Workers(options.workers, options.worker_count, options.worker_timeout)
+        self._notes: list[str] = []
+        most = (options.lag + 1) * self.unit.learning.rounds
+        if len(actors) * threads > most:
+            self._notes.append(
+                f"{len(actors) * threads} threads act, but only {most} trajectories may be begun before the next "
+                "update, so the others wait; lower architecture.envs or architecture.threads, or raise architecture.lag"
+            )
         self.workers, self.why = self.host.choose(envs, asked) if self.host.choose else (asked, "")
 
     def _unit(self, envs: int, learners: int) -> sebulba.Sebulba:
@@ -89,12 +111,15 @@ class Sebulba:
 
     def _measure(self) -> None:
         """Replace the plan by the one that measurements recommend."""
-        there, shared = jax.local_devices(), jax.default_backend() == "cpu"
+        there, shared = _there(self.options), jax.default_backend() == "cpu"
 
         def envs_of(threads: int) -> int | None:
             envs = self._envs(threads)
             total = envs * threads * jax.process_count()
-            return envs if all(total % batch == 0 or batch % total == 0 for batch in self.batches) else None
+            if not all(total % batch == 0 or batch % total == 0 for batch in self.batches):
+                return None
+            rounds = math.lcm(envs * jax.process_count(), *self.batches) // (envs * jax.process_count())
+            return envs if threads <= (self.options.lag + 1) * rounds else None  # others would wait
 
         splits = sebulba_split.candidates(len(there), envs_of, self._divides, shared)
         make = lambda index: self.host.make(index, self.seed, 0, self.workers)  # noqa: E731
@@ -118,15 +143,19 @@ class Sebulba:
         """The state; actors are set going by the first `advance`, with environments of a life that was not yet."""
         if self.environment:
             check(self.environment)
+        if self.options.trace:
+            self._write_trace()  # now, for it may be refused
         if self.options.measure:
             self._measure()
-        self._life = int(facts["life"]) + 1 if facts else 0
+        self._life = (int(facts["life"]) // RESUMED + 1) * RESUMED if facts else 0
         make = partial(_make, self.host, self.seed, self.workers)
         self.threads = Threads(self.unit, make, self.plan, self.seed, self.trace)
         self._running = False
         return self.threads.init(self._overrides())
 
-    def advance(self, state: sebulba.State, iterations: int) -> tuple[sebulba.State, dict[str, np.ndarray], float]:
+    def advance(
+        self, state: sebulba.State, iterations: int, asked: Callable[[], bool]
+    ) -> tuple[sebulba.State, dict[str, np.ndarray], float]:
         assert self.threads is not None
         if not self._running:
             clock = time.perf_counter()
@@ -134,18 +163,22 @@ class Sebulba:
             self.compile_seconds += time.perf_counter() - clock
             self.threads.start(state, self._life)
             self._running = True
-        made: list[tuple[dict[str, Any], list[sebulba_threads.Item], int]] = []
+        made: list[tuple[dict[str, Any], list[Told], int]] = []
         clock = time.perf_counter()
         try:
-            for _ in range(iterations):
+            while len(made) < iterations:
                 depth = self.threads.depth()
-                state, metrics, items = self.threads.iterate(state)
-                made.append((metrics, items, depth))
+                state, metrics, told = self.threads.iterate(state)
+                made.append((metrics, told, depth))
+                if len(made) % self._pace == 0 and not agreement.together(not asked()):
+                    break
         except sebulba_threads.Failed as error:
             raise Failed(str(error)) from error
         elapsed = time.perf_counter() - clock
-        same = self._shares(elapsed) | {"restarts": float(self.threads.restarted)}
-        return state, _rows(made) | {key: np.full((1, iterations), x) for key, x in same.items()}, elapsed
+        if jax.process_count() > 1:
+            self._pace = int(agreement.shared(np.int32(max(BETWEEN * len(made) / elapsed, 1))))
+        same = self._shares(elapsed) | {"restarts": float(agreement.total(self.threads.budget.spent))}
+        return state, _rows(made) | {key: np.full((1, len(made)), x) for key, x in same.items()}, elapsed
 
     def _shares(self, elapsed: float) -> dict[str, float]:
         """What share of their time threads spent on what since the last call, actors in the mean, and devices idle."""
@@ -180,26 +213,44 @@ class Sebulba:
             return Scores(scores.returns[None], scores.lengths[None])
 
         # A run that can be repeated logs its evaluations in the same places.
-        return beside(play, "evaluator") if self.plan.lag else done(play())
+        self._evaluation = beside(play, "evaluator") if self.plan.lag else done(play())
+        return self._evaluation
 
     def play(self, params: Params, episodes: int) -> Scores:
-        examiner = self.host.examiner or self.host
-        return evaluation.on_host(self.agent, examiner, params, episodes, self.workers, self.plan.actors[0])
+        examiner, where = self.host.examiner or self.host, self.plan.actors[0]
+        budget = self.threads.budget if self.threads else Budget(self.options.restarts)
+        for life in itertools.count():
+            make = partial(examiner.make, np.arange(episodes), evaluation.SEED, life, self.workers)
+            guarded = partial(Guard, make, self.drop, budget.tell)
+            try:
+                with jax.default_device(where):
+                    return evaluation.on_host(self.greedy, params, guarded, episodes, lambda: self._closing)
+            except Broken as error:
+                budget.spend("an evaluation", error)
+        raise AssertionError("not reached")
 
     def film(self, params: Params, seed: int, steps: int) -> Film:
         examiner = self.host.examiner or self.host
         drawn = examiner.drawn() if examiner.drawn else examiner
-        return evaluation.film_on_host(self.agent, drawn, params, seed, steps)
+        return evaluation.film_on_host(self.greedy, drawn, params, seed, steps)
 
     def params(self, state: sebulba.State, member: int) -> Params:
         del member
         return state.params
 
     def facts(self) -> dict[str, Any]:
-        return {"life": self.threads.life if self.threads else 0}
+        return {"life": self._life}
 
     def notices(self) -> list[str]:
-        return self.threads.told() if self.threads else []
+        notes, self._notes = self._notes, []
+        return notes + (self.threads.budget.told() if self.threads else [])
+
+    def check(self) -> None:
+        try:
+            if self.threads:
+                self.threads.check()
+        except sebulba_threads.Failed as error:
+            raise Failed(str(error)) from error
 
     def describe(self) -> dict[str, Any]:
         chosen = list(dict.fromkeys([*self.plan.actors, *self.plan.learners]))
@@ -216,21 +267,41 @@ class Sebulba:
         )
 
     def close(self) -> None:
+        self._closing = True
         if self.threads:
             self.threads.stop()
+        if self._evaluation:
+            wait([self._evaluation], CLOSING)
         if self.options.trace:
-            files.write_text(Path(self.options.trace), self.trace.timeline())
+            try:
+                self._write_trace()
+            except Refused as error:  # the run counts for more
+                print(f"boonta: WARNING: {error}", file=sys.stderr)
+
+    def _write_trace(self) -> None:
+        """The timeline of this host so far; hosts after the first have files of their own.
+
+        Raises:
+            Refused: it cannot be written.
+        """
+        file = Path(self.options.trace)
+        if host := jax.process_index():
+            file = file.with_name(f"{file.stem}-host{host}{file.suffix}")
+        try:
+            files.write_text(file, self.trace.timeline())
+        except OSError as error:
+            raise Refused(f"architecture.trace must be a file that can be written, got {file}: {error}") from error
 
 
 def _make(host: Host, seed: int, workers: Workers, indices: np.ndarray, life: int) -> Any:
     return host.make(indices, seed, life, workers)
 
 
-def _rows(made: list[tuple[dict[str, Any], list[sebulba_threads.Item], int]]) -> dict[str, np.ndarray]:
+def _rows(made: list[tuple[dict[str, Any], list[Told], int]]) -> dict[str, np.ndarray]:
     """The metrics [1, iterations], with the episodes that finished in what each iteration learned from."""
     metrics = [metrics for metrics, _, _ in made]
-    finished = [[item.finished for item in items] for _, items, _ in made]
-    codes = [[item.bad for item in items] for _, items, _ in made]
+    finished = [[one.finished for one in told] for _, told, _ in made]
+    codes = [[one.bad for one in told] for _, told, _ in made]
     metrics, finished, codes = jax.device_get((metrics, finished, codes))
     rows = {key: np.asarray([[row[key] for row in metrics]]) for key in metrics[0]}
     stacked = jax.tree.map(
@@ -250,22 +321,28 @@ def _rows(made: list[tuple[dict[str, Any], list[sebulba_threads.Item], int]]) ->
     return rows | {key: value[None] for key, value in merged._asdict().items()}
 
 
-def _split(options: configuration.Sebulba, divides: Callable[[int, int], bool]) -> tuple[list[Any], list[Any]]:
+def _split(options: Options, divides: Callable[[int, int], bool]) -> tuple[list[Any], list[Any]]:
     """Actor devices of this host, learner devices of all hosts; `divides` says how many of each share the work."""
-    there = jax.local_devices()
+    there = _there(options)
     actors, learners = (_chosen(getattr(options, key), key, there) for key in ("actors", "learners"))
     if actors is None and learners is None:
         if there[0].platform == "cpu":  # virtual devices would share the same cores: one plays both parts
             return there[:1], _everywhere(there[:1])
-        share = max(len(there) // 4, 1)  # the paper's three learners to one actor
-        learners = there[share:] or there
-        most = max(n for n in range(1, len(learners) + 1) if n == 1 or divides(share, n))
-        return there[:share], _everywhere(learners[:most])
+        actors = there[: max(len(there) // 4, 1)]  # the paper's three learners to one actor
     if actors is None:
         actors = [device for device in there if device not in learners] or there
     if learners is None:
-        learners = [device for device in there if device not in actors] or there
+        rest = [device for device in there if device not in actors] or there
+        most = max(n for n in range(1, len(rest) + 1) if n == 1 or divides(len(actors), n))
+        learners = rest[:most]
     return actors, _everywhere(learners)
+
+
+def _there(options: Options) -> list[Any]:
+    """The devices of this host that may be used."""
+    if not options.devices:
+        return jax.local_devices()
+    return [device for device in take(options.devices, "architecture.devices") if device in jax.local_devices()]
 
 
 def _chosen(text: str, key: str, there: list[Any]) -> list[Any] | None:

@@ -1,0 +1,65 @@
+"""The tables of a configuration that are neither the agent's nor the environment's: the run's, each architecture's."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from boonta.core.settings import setting
+
+
+@dataclass(frozen=True)
+class Run:
+    """How long, from which seeds, and what is kept."""
+
+    steps: int = setting(500_000, "environment steps of one member", low=1)
+    seed: int = setting(0, "the first seed", low=0, high=2**31 - 1)
+    seeds: int = setting(1, "members with seeds seed, seed + 1, ...", low=1)
+    sweep: tuple[str, ...] = setting((), "key=v1,v2,... of continuous agent settings: one member for each of the grid")
+    log_every: int = setting(0, "environment steps between log lines; 0 for a fiftieth of the run", low=0)
+    evaluate_every: int = setting(0, "environment steps between evaluations; 0 for a tenth of the run", low=0)
+    eval_episodes: int = setting(100, "greedy episodes in an evaluation", low=1)
+    checkpoint_every: int = setting(0, "environment steps between checkpoints; 0 for a tenth of the run", low=0)
+    keep: int = setting(3, "latest checkpoints kept; the best one is kept besides", low=1)
+    on_nan: Literal["stop", "drop", "ignore"] = setting(
+        "stop",
+        "what to do when a loss or an observation is not finite; drop makes environments of the host anew "
+        "(architecture.restarts) and stops for the rest",
+    )
+    recipe: str = setting("", "the recipe that the settings came from")
+
+
+@dataclass(frozen=True)
+class Anakin:
+    """Where Anakin runs."""
+
+    envs: int = setting(0, "environments over all devices; 0 for as many as the agent's batch", low=0)
+    devices: int = setting(
+        0, "devices; 0 for all, of which a CPU has one per core while each gets 16 environments", low=0
+    )
+
+
+@dataclass(frozen=True)
+class Sebulba:
+    """Where Sebulba runs, on each host."""
+
+    actors: str = setting("auto", "devices that act: a count of the first ones, or places such as [0,1]")
+    learners: str = setting("auto", "devices that learn: a count of the last ones, or places such as [1,2,3]")
+    measure: bool = setting(
+        False, "choose actors, learners and threads by timing environments, acting and learning (`--devices auto`)"
+    )
+    threads: int = setting(
+        0, "threads of each actor device, each with environments of its own; 0 for 2, on a CPU for 1", low=0
+    )
+    envs: int = setting(0, "environments of a thread; 0 for what makes a batch of all threads", low=0)
+    lag: int = setting(1, "most iterations that acting may be behind learning; 0 is synchronous", low=0)
+    restarts: int = setting(3, "how often environments may fail and be made anew before the run fails", low=0)
+    timeout: float = setting(120.0, "seconds without experience after which the run fails", low=1.0)
+    workers: Literal["auto", "serial", "threads", "processes"] = setting("auto", "what steps Python environments")
+    worker_count: int = setting(
+        0, "threads or processes for that, and threads of the pool of ale; 0: one per core", low=0
+    )
+    worker_timeout: float = setting(60.0, "seconds that a worker process may take to answer", low=0.1)
+    devices: int = setting(0, "virtual devices on a CPU; 0 for one", low=0)
+    trace: str = setting("", "file for a timeline of all threads, for Chrome's or Perfetto's trace viewer")
+
+
+ARCHITECTURES = {"anakin": Anakin, "sebulba": Sebulba}
