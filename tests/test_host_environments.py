@@ -1,5 +1,9 @@
 """Environments of the host, step by step beside the plain libraries, and what becomes of them when they fail."""
 
+import subprocess
+import sys
+from functools import partial
+
 import dm_env
 import gymnasium
 import jax
@@ -250,6 +254,67 @@ def test_processes_tell_how_an_environment_failed(fault, where):
             batch.close()
 
 
+@pytest.mark.parametrize("where", ["construction", "reset", "step"])
+@pytest.mark.parametrize("fault", ["raises", "hangs"])
+def test_threads_tell_how_an_environment_failed(fault, where):
+    spec = gym.of("faulty", Faulty).spec
+    with pytest.raises(workers.Died, match=WORDS[fault]):
+        batch = workers.Threads(spec, Part(fault, where), [0, 1], Workers("threads", 2, 0.5))
+        try:
+            batch.reset()
+            for _ in range(3):
+                batch.step(np.zeros(2, np.int64))
+        finally:
+            batch.close()
+
+
+def test_a_thread_that_hangs_does_not_keep_the_process():
+    code = """
+import numpy as np
+from boonta.core.host import Workers
+from boonta.envs import gym, workers
+from tests.test_host_environments import Faulty, Part
+batch = workers.Threads(gym.of("faulty", Faulty).spec, Part("hangs", "reset"), [0, 1], Workers("threads", 2, 0.5))
+batch.reset()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert "an environment thread did not answer within 0.5 s" in done.stderr
+
+
+def test_all_of_them_are_closed_whatever_one_does():
+    closed = []
+
+    class Stubborn(Faulty):
+        def close(self):
+            closed.append(self)
+            if len(closed) == 2:  # the first was for its spaces
+                raise OSError("the connection is gone")
+
+    host = gym.of("stubborn", Stubborn)
+    batch = host.make(np.arange(3), 0, 0, Workers("serial"))
+    with pytest.raises(OSError, match="the connection is gone"):
+        batch.close()
+    assert len(closed) == 4
+    batch.close()
+
+
+@pytest.mark.parametrize("fault", ["raises", "hangs"])
+def test_an_environment_that_fails_when_it_is_tried_is_refused(fault, monkeypatch):
+    monkeypatch.setattr(workers, "TRIAL", 0.5)
+    words = {"raises": "RuntimeError: the sky fell", "hangs": "TimeoutError: no answer within 0.5 s"}[fault]
+    with pytest.raises(ValueError, match=f"faulty cannot be made with no settings: {words}"):
+        gym.of("faulty", partial(Faulty, fault, "construction"))
+    with pytest.raises(ValueError, match="faulty failed when it was tried: .*"):
+        gym.of("faulty", partial(Faulty, fault)).choose(2, Workers(timeout=0.5))
+
+
+def test_a_factory_that_cannot_travel_is_refused():
+    host = gym.of("local", lambda: Faulty())
+    with pytest.raises(ValueError, match="local cannot travel to a process .* imported by its name"):
+        host.make(np.arange(2), 0, 0, Workers("processes", 2))
+
+
 def test_what_steps_them_is_measured_or_as_asked():
     made = envs.make("gym:CartPole-v1")
     chosen, why = made.choose(2, Workers())
@@ -275,6 +340,12 @@ def test_bad_names_and_settings_are_refused(name, settings, words):
         pytest.importorskip("ale_py")
     with pytest.raises(ValueError, match=words):
         envs.make(name, **settings)
+
+
+def test_every_game_that_is_listed_can_be_made():
+    ale = pytest.importorskip("boonta.envs.ale")
+    assert envs.make("ale:TicTacToe3d").spec.action.n > 1
+    assert {"Pong", "SpaceInvaders", "TicTacToe3d"} <= {*ale.names()}
 
 
 def test_hidden_entries_are_left_out():

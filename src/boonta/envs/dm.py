@@ -71,7 +71,7 @@ def of(name: str, factory: Callable[..., dm_env.Environment], settings: Mapping[
     if "seed" not in inspect.signature(factory).parameters:
         factory = partial(_unseeded, factory)
     try:
-        one = factory(seed=0)
+        one = workers.within(workers.TRIAL, partial(factory, seed=0))
     except ImportError:
         raise
     except Exception as error:  # whatever the environment raises

@@ -62,7 +62,7 @@ def of(name: str, factory: Callable[[], gymnasium.Env], settings: Mapping[str, A
         ValueError: it cannot be made so, or has a space that no agent of ours can take.
     """
     try:
-        one = factory()
+        one = workers.within(workers.TRIAL, factory)
     except gymnasium.error.DependencyNotInstalled as error:
         raise ImportError(f"{name} needs a package that is not installed: {error}") from error
     except ImportError:

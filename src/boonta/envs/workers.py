@@ -14,7 +14,7 @@ from functools import partial
 from itertools import pairwise
 from multiprocessing import shared_memory
 from multiprocessing.connection import Connection, wait
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -26,6 +26,9 @@ from boonta.core.types import PyTree, TimeStep
 
 Part = Callable[[Sequence[int], TimeStep], host.Batch]  # environments of these seeds, which write into these arrays
 
+T = TypeVar("T")
+
+TRIAL = 60.0  # seconds that the first environment of a run may take to be made
 PROBE_SECONDS = 0.2  # of stepping, in a measurement
 HANDING = 200e-6  # seconds that a step costs more where others make it: to a process or a thread, and back
 CLOSING = 5.0  # seconds that closing waits for a thread
@@ -50,6 +53,11 @@ def spread(spec: Spec, part: Part) -> host.Host:
 
     def choose(count: int, workers: Workers) -> tuple[Workers, str]:
         workers = workers._replace(count=min(workers.count or os.cpu_count() or 1, count))
+        if workers.kind == "processes" and (why_not := _stays(part)):
+            raise ValueError(
+                f"{spec.name} cannot travel to a process ({why_not}): its factory must be a function that can be "
+                "imported by its name; or take architecture.workers=threads or serial"
+            )
         if workers.kind != "auto":
             return workers, "as asked"
         alone, together = (_probe(spec, part, threads, workers.timeout) for threads in (1, 2))
@@ -59,16 +67,50 @@ def spread(spec: Spec, part: Part) -> host.Host:
             return workers._replace(kind="serial"), told
         threads = serial / min(2 * alone / together, workers.count) + HANDING
         processes = serial / workers.count + HANDING
-        kinds = {"serial": serial, "threads": threads, "processes": processes}
+        kinds = {"serial": serial, "threads": threads} | ({} if _stays(part) else {"processes": processes})
         return workers._replace(kind=min(kinds, key=kinds.__getitem__)), told
 
     return host.Host(spec, make, choose)
+
+
+def within(seconds: float, what: Callable[[], T]) -> T:
+    """What it returns, if it does so in time; it goes on in a thread of its own if not.
+
+    Raises:
+        TimeoutError: it did not.
+        BaseException: what it raised.
+    """
+    answer: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
+
+    def work() -> None:
+        try:
+            answer.put((what(), None))
+        except BaseException as error:
+            answer.put((None, error))
+
+    threading.Thread(target=work, name="an environment is tried", daemon=True).start()
+    try:
+        value, error = answer.get(timeout=seconds)
+    except queue.Empty:
+        raise TimeoutError(f"no answer within {seconds:g} s") from None
+    if error:
+        raise error
+    return value
 
 
 def inward(spec: Spec, action: np.ndarray) -> Any:
     """One environment's action as other libraries take it: inside its bounds, or an int."""
     space = spec.action
     return np.clip(action, space.low, space.high) if isinstance(space, Continuous) else int(action)
+
+
+def _stays(part: Part) -> str:
+    """Why it cannot travel to a process; nothing where it can."""
+    try:
+        pickle.dumps(part)
+    except Exception as error:  # each type that cannot has its own
+        return str(error)
+    return ""
 
 
 def _probe(spec: Spec, part: Part, threads: int, timeout: float) -> float:
@@ -217,16 +259,9 @@ class Processes:
                 self.pipes.append(ours)
                 life = (theirs, self.memory.name, spec, len(seeds), one, partial(part, seeds[one]))
                 process = context.Process(target=_work, args=life, daemon=True)
-                try:
-                    process.start()
-                except (AttributeError, TypeError, pickle.PicklingError) as error:
-                    raise ValueError(
-                        f"{spec.name} cannot travel to a process ({error}): its factory must be a function that can be "
-                        "imported by its name; or use architecture.workers=threads or serial"
-                    ) from error
-                finally:
-                    theirs.close()
+                process.start()
                 self.processes.append(process)
+                theirs.close()
             self._answers()
         except BaseException:
             self.close()

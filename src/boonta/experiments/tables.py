@@ -57,8 +57,10 @@ class Sebulba:
     worker_count: int = setting(
         0, "threads or processes for that, and threads of the pool of ale; 0: one per core", low=0
     )
-    worker_timeout: float = setting(60.0, "seconds that a worker process may take to answer", low=0.1)
-    devices: int = setting(0, "virtual devices on a CPU; 0 for one", low=0)
+    worker_timeout: float = setting(60.0, "seconds that a worker process or thread may take to answer", low=0.1)
+    devices: int = setting(
+        0, "devices over all hosts, virtual ones on a CPU, among which are actors and learners; 0 for all", low=0
+    )
     trace: str = setting("", "file for a timeline of all threads, for Chrome's or Perfetto's trace viewer")
 
 
