@@ -8,10 +8,10 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks import common
+from benchmarks import common, pictures
 from benchmarks.anakin import contestants, convolution, gridworld, memory, peers, scaling
 from benchmarks.sebulba import contestants as hosted
-from benchmarks.sebulba import pong, shapes, soak
+from benchmarks.sebulba import efficiency, pong, shapes, soak
 
 TINY = peers.AGENT | {"hidden": [8], "unroll": 32, "epochs": 1, "minibatches": 1}
 KEYS = {
@@ -174,3 +174,24 @@ def test_a_run_is_watched_and_can_be_resumed(tmp_path):
 def test_a_run_that_ends_is_not_watched_in_vain(tmp_path):
     with pytest.raises(RuntimeError, match="ended"):
         soak.main(["--quick", "--out", str(tmp_path), "no-such-agent", "gym:CartPole-v1"])
+
+
+def test_choices_of_network_and_batch_are_compared_and_drawn(tmp_path, monkeypatch):
+    asked = set()
+
+    def train(task, seed, folder):
+        asked.add((task.arguments, seed))
+        folder.mkdir(exist_ok=True)
+        rows = [{"env_steps": 100 * i, "episode/return_mean": i + seed} for i in range(1, 6)]
+        (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        record = {"commit": "abc", "result": {"eval_return_mean": 5.0 + seed, "seconds": 7.0}}
+        (folder / "run.json").write_text(json.dumps(record))
+
+    monkeypatch.setattr(efficiency, "train", train)
+    rows = efficiency.main(["--rounds", "2", "--steps", "500", "--runs", str(tmp_path), "--out", str(tmp_path)])
+    assert len(asked) == 2 * 7  # of three axes with three values each, two share the usual choice
+    assert all(row.keys() >= KEYS and (row["min"], row["max"]) == (5.0, 6.0) for row in rows)
+    assert rows[0]["curve_mean"][-1] == pytest.approx(5.5)
+    monkeypatch.setattr(pictures, "RESULTS", tmp_path)
+    monkeypatch.setattr(pictures, "PICTURES", tmp_path)
+    assert pictures.main() == [tmp_path / "efficiency.png"]

@@ -1,4 +1,4 @@
-"""What networks and batches do for data efficiency: V-trace on MinAtar's Breakout, served as a host environment.
+"""What networks and batches do for data efficiency: V-trace on MinAtar's SpaceInvaders, served as host environments.
 
 The paper's point is that a bigger network learns more from as many frames. Width and depth of the perceptron, and the
 trajectories of the learner's batch, each change alone. A run folder that is done is only read again, and one that was
@@ -16,22 +16,25 @@ from benchmarks.learning import Task, train
 from boonta.experiments.files import read_json
 from boonta.experiments.metrics import read_metrics
 
-RUN = "vtrace gymnax:Breakout-MinAtar --on sebulba --set agent.body=mlp --set agent.activation=relu"
+RUN = (
+    "vtrace gymnax:SpaceInvaders-MinAtar --on sebulba --config none --set agent.body=mlp --set agent.activation=relu "
+    "--set architecture.envs=32"
+)
 POINTS = 40  # of a curve
-USUAL = {"width": 256, "depth": 2, "batch": 32}
-ASKED = {"width": [16, 64, 256, 1024], "depth": [1, 2, 4], "batch": [8, 32, 128]}
+USUAL = {"width": 128, "depth": 2, "batch": 32}
+ASKED = {"width": [32, 128, 512], "depth": [1, 2, 4], "batch": [8, 32, 128]}
 
 
 def main(argv: Sequence[str] | None = None) -> list[Row]:
     """Make the runs that are not done, and read them all; the rows it wrote."""
     options = parser("efficiency", __doc__ or "", rounds=3, module="sebulba")
-    options.add_argument("--steps", type=int, help="environment steps of a run (default 1,000,000)")
+    options.add_argument("--steps", type=int, help="environment steps of a run (default 500,000)")
     options.add_argument("--runs", type=Path, default=Path("runs"), help="where the run folders are (default runs)")
     args = parse(options, argv)
-    steps = args.steps or (4_000 if args.quick else 1_000_000)
+    steps = args.steps or (4_000 if args.quick else 500_000)
     asked = {"width": [8], "depth": [1]} if args.quick else ASKED
     rows = []
-    shown = table("MinAtar Breakout, V-trace", "what", "return in training", "evaluation", "seconds of a run")
+    shown = table("MinAtar SpaceInvaders, V-trace", "what", "return in training", "evaluation", "seconds of a run")
     for axis, values in asked.items():
         for value in values:
             found = _measure(args, axis, value, steps)
@@ -45,7 +48,8 @@ def _measure(args: argparse.Namespace, axis: str, value: int, steps: int) -> Row
     """The runs of one choice, over its seeds."""
     choice = USUAL | {axis: value}
     hidden = ",".join([str(choice["width"])] * choice["depth"])
-    words = f"{RUN} --steps {steps} --set agent.hidden={hidden} --set agent.batch={choice['batch']}"
+    words = f"{RUN} --steps {steps} --set run.evaluate_every={steps}"
+    words += f" --set agent.hidden={hidden} --set agent.batch={choice['batch']}"
     task = Task(words, None, args.rounds)
     folders = task.folders(args.runs, "efficiency-" + "-".join(f"{key}{choice[key]}" for key in USUAL))
     for seed, folder in enumerate(folders):
