@@ -131,12 +131,26 @@ def _curves() -> str:
             f"{row['eval_return_mean']:.4g} ± {row['eval_return_std_over_members']:.2g}",
             ", ".join(f"{value:.4g}" for value in row["members"]),
             "" if row["bar"] is None else f"{row['bar']:g}",
+            _first(row.get("first_at_bar")),
             f"{row['seconds']:.0f}",
         ]
         for row in _learning()
     ]
-    head = ["recipe and curve", "command", "mean ± spread over members", "members", "aim", "seconds for all"]
+    head = [
+        "recipe and curve",
+        "command",
+        "mean ± spread over members",
+        "members",
+        "aim",
+        "first there",
+        "seconds for all",
+    ]
     return _table(head, lines)
+
+
+def _first(at: dict[str, Any] | None) -> str:
+    """When an evaluation first reached the aim."""
+    return f"{_short(at['env_steps'])} steps, {at['seconds']:.0f} s" if at else ""
 
 
 def _matrix() -> str:
@@ -171,8 +185,47 @@ def _pong() -> str:
 
 
 def _shapes() -> str:
-    lines = [[*row["cell"].split("/"), _short(row["median"]), f"{row['of_first']:.2f}"] for row in _rows("shapes")]
-    return _table(["what", "how many", "steps/s", "of the first"], lines) + _where(_rows("shapes"))
+    rows = _rows("shapes")
+    lines = [[*row["cell"].split("/"), _short(row["median"]), f"{row['of_first']:.2f}"] for row in rows]
+    picture = "\n\n![Steps/s by shape](curves/shapes.png)" if rows else ""
+    return _table(["what", "how many", "steps/s", "of the first"], lines) + _where(rows) + picture
+
+
+def _soak() -> str:
+    rows = _rows("soak")
+    lines = [
+        [f"{row['cell']}, {row['unit']}", *(f"{row[key]:.0f}" for key in ("middle", "last", "max")), _yes(row["flat"])]
+        for row in rows
+    ]
+    about = f"\n\n{rows[0]['minutes']:.0f} minutes." if rows else ""
+    return _table(["what", "middle third", "last third", "at most", "flat"], lines) + about + _where(rows)
+
+
+def _efficiency() -> str:
+    rows = _rows("efficiency")
+    lines = [
+        [
+            *row["cell"].split("/"),
+            *(f"{row['curve_mean'][i]:.1f} ± {row['curve_std'][i]:.1f}" for i in (len(row["at"]) // 2 - 1, -1)),
+            f"{row['median']:.1f} ({row['min']:.1f} to {row['max']:.1f})",
+            f"{row['seconds']:.0f}",
+        ]
+        for row in rows
+    ]
+    head = [
+        "what",
+        "how many",
+        "return at half of the steps",
+        "at the end",
+        "evaluation (lowest to highest)",
+        "seconds",
+    ]
+    picture = "\n\n![Return by width, depth and batch](curves/efficiency.png)" if rows else ""
+    return _table(head, lines) + _where(rows) + picture
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "NO"
 
 
 def _scaling() -> str:
@@ -249,6 +302,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "convolution": _convolution,
     "pong": _pong,
     "shapes": _shapes,
+    "efficiency": _efficiency,
+    "soak": _soak,
 }
 
 if __name__ == "__main__":
