@@ -11,7 +11,7 @@ import numpy as np
 from boonta.core import host
 from boonta.core.environment import Continuous, Discrete, Spec
 from boonta.core.types import FIRST, LAST, MID, PyTree, TimeStep
-from boonta.envs import workers
+from boonta.envs import parts, workers
 from boonta.envs.errors import not_made, unknown
 
 try:
@@ -112,7 +112,7 @@ class Serial:
             if self.out.step_type[i] == LAST:
                 self._write(i, environment.reset(), 0)
             else:
-                self._write(i, environment.step(workers.inward(self.spec, action[i])), action[i])
+                self._write(i, environment.step(parts.inward(self.spec, action[i])), action[i])
         return self.out
 
     def frame(self) -> np.ndarray:
@@ -125,7 +125,7 @@ class Serial:
             raise ValueError(f"{self.spec.name} cannot be drawn: {error} (MUJOCO_GL=egl needs no display)") from error
 
     def close(self) -> None:
-        workers.close_all(self.environments)
+        parts.close_all(self.environments)
 
     def _write(self, i: int, timestep: dm_env.TimeStep, action: Any) -> None:
         out = self.out

@@ -12,7 +12,7 @@ from gymnasium import spaces
 from boonta.core import host
 from boonta.core.environment import Continuous, Discrete, Spec
 from boonta.core.types import FIRST, LAST, MID, PyTree, TimeStep
-from boonta.envs import workers
+from boonta.envs import parts, workers
 from boonta.envs.errors import not_made, unknown
 
 
@@ -99,7 +99,7 @@ class Serial:
             if out.step_type[i] == LAST:
                 self._begin(i)
                 continue
-            observation, reward, terminated, truncated, _ = environment.step(workers.inward(self.spec, action[i]))
+            observation, reward, terminated, truncated, _ = environment.step(parts.inward(self.spec, action[i]))
             host.write(out.observation, i, observation)
             out.action[i] = action[i]
             out.reward[i] = reward  # type: ignore[index]
@@ -116,7 +116,7 @@ class Serial:
             raise ValueError(f"{self.spec.name} cannot be drawn: {error}") from error
 
     def close(self) -> None:
-        workers.close_all(self.environments)
+        parts.close_all(self.environments)
 
     def _begin(self, i: int, seed: int | None = None) -> None:
         observation, _ = self.environments[i].reset(seed=seed)

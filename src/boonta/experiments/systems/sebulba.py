@@ -29,8 +29,9 @@ from boonta.envs.served import serve
 from boonta.experiments import agreement, evaluation, files, registry
 from boonta.experiments import config as configuration
 from boonta.experiments.config import Config
-from boonta.experiments.devices import describe, take
+from boonta.experiments.devices import describe
 from boonta.experiments.evaluation import Film, Scores
+from boonta.experiments.systems import placement
 from boonta.experiments.systems.protocol import Failed, beside, done
 from boonta.experiments.tables import Sebulba as Options
 
@@ -107,11 +108,11 @@ class Sebulba:
         # While one thread steps environments, another acts; on a CPU both would want the same cores.
         threads = self.options.threads or (1 if jax.default_backend() == "cpu" else 2)
         divides = lambda actors, learners: self._divides(self._envs(actors * threads), learners)  # noqa: E731
-        return *_split(self.options, divides), threads
+        return *placement.asked(self.options, divides), threads
 
     def _measure(self) -> None:
         """Replace the plan by the one that measurements recommend."""
-        there, shared = _there(self.options), jax.default_backend() == "cpu"
+        there, shared = placement.usable(self.options), jax.default_backend() == "cpu"
 
         def envs_of(threads: int) -> int | None:
             envs = self._envs(threads)
@@ -128,7 +129,7 @@ class Sebulba:
         split, why = sebulba_split.choose(splits, times)
         split = splits[int(agreement.shared(np.int32(splits.index(split))))]
         learners = there[: split.learners] if split.both else there[-split.learners :]
-        self._plan(there[: split.actors], _everywhere(learners), split.threads)
+        self._plan(there[: split.actors], placement.everywhere(learners), split.threads)
         self.reason = {"split": why}
 
     def shapes(self) -> PyTree:
@@ -319,56 +320,3 @@ def _rows(made: list[tuple[dict[str, Any], list[Told], int]]) -> dict[str, np.nd
     rows["health"] = np.where(observed > 0, observed, rows["health"])
     rows["queue_depth"] = np.asarray([[depth for _, _, depth in made]])
     return rows | {key: value[None] for key, value in merged._asdict().items()}
-
-
-def _split(options: Options, divides: Callable[[int, int], bool]) -> tuple[list[Any], list[Any]]:
-    """Actor devices of this host, learner devices of all hosts; `divides` says how many of each share the work."""
-    there = _there(options)
-    actors, learners = (_chosen(getattr(options, key), key, there) for key in ("actors", "learners"))
-    if actors is None and learners is None:
-        if there[0].platform == "cpu":  # virtual devices would share the same cores: one plays both parts
-            return there[:1], _everywhere(there[:1])
-        actors = there[: max(len(there) // 4, 1)]  # the paper's three learners to one actor
-    if actors is None:
-        actors = [device for device in there if device not in learners] or there
-    if learners is None:
-        rest = [device for device in there if device not in actors] or there
-        most = max(n for n in range(1, len(rest) + 1) if n == 1 or divides(len(actors), n))
-        learners = rest[:most]
-    return actors, _everywhere(learners)
-
-
-def _there(options: Options) -> list[Any]:
-    """The devices of this host that may be used."""
-    if not options.devices:
-        return jax.local_devices()
-    return [device for device in take(options.devices, "architecture.devices") if device in jax.local_devices()]
-
-
-def _chosen(text: str, key: str, there: list[Any]) -> list[Any] | None:
-    """Devices of this host: `auto`, a count of the first ones, or a list of their places in brackets."""
-    if text == "auto":
-        return None
-    allowed = f"auto, a count from 1 to {len(there)}, or places such as [0,1] below {len(there)}"
-    try:
-        if not text.startswith("["):
-            places = list(range(int(text)))
-            places = places if key == "actors" else [len(there) - 1 - i for i in reversed(places)]
-        else:
-            places = [int(part) for part in text.strip("[]").split(",")]
-    except ValueError:
-        places = []
-    if not places or len(set(places)) < len(places) or not all(0 <= place < len(there) for place in places):
-        raise ValueError(f"architecture.{key} must be {allowed}, got {text!r}")
-    return [there[place] for place in places]
-
-
-def _everywhere(local: list[Any]) -> list[Any]:
-    """The devices at the same places on every host."""
-    if jax.process_count() == 1:
-        return local
-    places = [jax.local_devices().index(device) for device in local]
-    hosts: dict[int, list[Any]] = {}
-    for device in jax.devices():
-        hosts.setdefault(device.process_index, []).append(device)
-    return [devices[place] for _, devices in sorted(hosts.items()) for place in places]
