@@ -165,7 +165,7 @@ def test_a_run_is_watched_and_can_be_resumed(tmp_path):
     folder = tmp_path / "run"
     words = ["ppo", "gym:CartPole-v1", "--on", "sebulba", "--steps", "1e9", "--out", str(folder)]
     watch = ["--quick", "--minutes", "0.05", "--every", "0.3", "--out", str(tmp_path)]
-    rows = soak.main([*watch, *words, "--set", "run.eval_episodes=1"])
+    rows = soak.main([*watch, *words, "--set", "run.eval_episodes=1", "--set", "run.log_every=1000"])
     assert [row["cell"] for row in rows] == ["memory", "threads", "files"]
     assert all(row.keys() >= KEYS and row["min"] > 0 and row["code"] == 143 for row in rows)
     assert json.loads((folder / "run.json").read_text())["status"] == "interrupted"

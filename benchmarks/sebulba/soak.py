@@ -14,13 +14,14 @@ import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 
 import psutil
 
 from benchmarks.common import Row, finish, notes, parse, parser, row, table
 
 RUN = "vtrace ale:Pong --on sebulba --steps 100000000"
-WARM_UP = 60.0  # seconds, of starting and compiling, that are not looked at
+WARM_UP = 60.0  # seconds of learning that are not looked at
 UNITS = {"memory": "MB", "threads": "threads", "files": "open files"}
 
 
@@ -33,12 +34,15 @@ def main(argv: Sequence[str] | None = None) -> list[Row]:
     args = parse(options, argv)
     minutes = args.minutes or (0.5 if args.quick else 30.0)
     with tempfile.TemporaryDirectory() as folder:
-        words = args.words or [*RUN.split(), "--out", f"{folder}/run"]
+        words = args.words or RUN.split()
+        places = [Path(words[i + 1]) for i, word in enumerate(words) if word in ("--out", "--resume")]
+        words += [] if places else ["--out", f"{folder}/run"]
+        log = (places or [Path(folder) / "run"])[0] / "metrics.jsonl"
         process = subprocess.Popen(
             [sys.executable, "-m", "boonta", "train", *words, "--json"], stdout=subprocess.DEVNULL
         )
         try:
-            samples = _watch(process, 5.0 if args.quick else WARM_UP, 60 * minutes, args.every)
+            samples = _watch(process, log, 0.0 if args.quick else WARM_UP, 60 * minutes, args.every)
         finally:
             process.send_signal(signal.SIGTERM)
             code = process.wait(120.0)
@@ -62,14 +66,18 @@ def thirds(values: Sequence[float], memory: bool) -> tuple[float, float, bool]:
     return middle, last, last <= middle + (max(0.03 * middle, 50.0) if memory else 0.0)
 
 
-def _watch(process: subprocess.Popen[bytes], before: float, seconds: float, every: float) -> list[dict[str, float]]:
-    """Look at a process and all that it started, again and again."""
+def _watch(
+    process: subprocess.Popen[bytes], log: Path, before: float, seconds: float, every: float
+) -> list[dict[str, float]]:
+    """Look at a process and all that it started, again and again, once it has learned for a while."""
     samples = []
     begin = time.monotonic()
     while (now := time.monotonic() - begin) < before + seconds:
         with suppress(subprocess.TimeoutExpired):
             raise RuntimeError(f"the run ended after {now:.0f} s, code {process.wait(every)}")
-        if now >= before:
+        if not log.is_file() or not log.stat().st_size:
+            begin = time.monotonic()
+        elif now >= before:
             samples.append(_look(psutil.Process(process.pid)))
             if len(samples) % 60 == 0:
                 notes.print(f"{now / 60:.0f} min: {samples[-1]}")
