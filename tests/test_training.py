@@ -18,8 +18,8 @@ import pytest
 
 from boonta.cli import main
 from boonta.core.environment import Discrete, Environment, Spec, proceed, start
+from boonta.experiments import agreement, runs, systems
 from boonta.experiments import config as configuration
-from boonta.experiments import runs, systems
 from boonta.experiments.checkpoint import Checkpoints
 from boonta.experiments.metrics import read_metrics
 
@@ -440,3 +440,12 @@ def test_a_folder_says_why_it_cannot_be_used(copy, tmp_path, capfd):
     ):
         assert main(["train", "--out", str(folder)]) == 2
         assert words in capfd.readouterr().err
+
+
+def test_hosts_that_drift_apart_are_noticed_when_the_run_is_saved(tmp_path, monkeypatch, capfd):
+    checks = iter([True, False])
+    monkeypatch.setattr(agreement, "same", lambda mine: next(checks))
+    folder = tmp_path / "run"
+    assert main(command("ppo", folder)) == 1
+    assert "hosts no longer hold the same state" in capfd.readouterr().err.splitlines()[-1]
+    assert [path.parent.name for path in folder.glob("checkpoints/*/checksums.json")] == [str(SAVE_EVERY)]

@@ -49,6 +49,15 @@ def together(mine: bool) -> bool:
     return bool(np.all(multihost_utils.process_allgather(np.bool_(mine))))
 
 
+def same(mine: int) -> bool:
+    """Whether all hosts hold the same number of 32 bits."""
+    if jax.process_count() == 1:
+        return True
+    from jax.experimental import multihost_utils
+
+    return len({*multihost_utils.process_allgather(np.uint32(mine)).tolist()}) == 1
+
+
 def total(mine: int) -> int:
     """The sum over all hosts."""
     if jax.process_count() == 1:

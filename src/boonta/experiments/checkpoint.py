@@ -54,10 +54,14 @@ class Checkpoints:
         """Save under `env_steps`, in place of what is there. `score` says which is the best; None for not evaluated.
 
         Raises:
-            OSError: it could not be written; nothing of it is left, and the earlier ones are intact.
+            OSError: it could not be written, or hosts that should hold the same do not; nothing of it is left, and the
+                earlier ones are intact.
         """
         data = _without_keys(state)
-        facts = facts | {"env_steps": env_steps, "score": score, "checksum": _checksum(data)}
+        checksum = _checksum(data)
+        if checksum is not None and not agreement.same(checksum):
+            raise OSError(f"the checkpoint at step {env_steps} was not saved: hosts no longer hold the same state")
+        facts = facts | {"env_steps": env_steps, "score": score, "checksum": checksum}
         args = ocp.args.Composite(state=ocp.args.StandardSave(data), facts=ocp.args.JsonSave(facts))
         rank = _LOWEST if score is None or np.isnan(score) else score
         try:
@@ -191,7 +195,7 @@ def _with_keys(tree: PyTree, like: PyTree) -> PyTree:
 def _checksum(tree: PyTree) -> int | None:
     """CRC-32 over all leaves; None where this process does not hold them all."""
     leaves = jax.tree.leaves(tree)
-    if not all(getattr(leaf, "is_fully_addressable", True) for leaf in leaves):
+    if not all(getattr(x, "is_fully_addressable", True) or x.is_fully_replicated for x in leaves):
         return None
     value = 0
     for leaf in leaves:
