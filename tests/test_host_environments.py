@@ -197,6 +197,25 @@ def test_atari_scores_are_true_and_lives_are_those_of_the_game_in_evaluation():
     assert made.spec.frames_per_step == 4
 
 
+@pytest.mark.parametrize("episodic_life", [False, True])
+@pytest.mark.parametrize("full_actions", [False, True])
+def test_the_ball_is_served_again_after_every_life(episodic_life, full_actions):
+    """Else a greedy agent that never had to press FIRE waits half an hour for it."""
+    pytest.importorskip("ale_py")
+    made = envs.make("ale:Breakout", fire=True, episodic_life=episodic_life, full_actions=full_actions)
+    batch = made.make(np.arange(2), 0, 0, Workers(count=1))
+    batch.reset()
+    ends = np.zeros(2, int)
+    fired = 0
+    for _ in range(300):
+        timestep = batch.step(np.zeros(2, np.int64))
+        ends += np.asarray(timestep.step_type == LAST)
+        fired += int((timestep.action == 1).sum())
+    batch.close()
+    assert (ends >= (5 if episodic_life else 1)).all()  # five lives
+    assert (fired > 0) == (not episodic_life)
+
+
 class Faulty(gymnasium.Env):
     """CartPole's spaces, and a fault of one's choice at the third step, at reset or in construction."""
 

@@ -37,7 +37,9 @@ class Settings:
     )
     full_actions: bool = setting(False, "all 18 actions, not only those that the game knows")
     episodic_life: bool = setting(False, "let a lost life end the episode for the learner")
-    fire: bool = setting(False, "press FIRE at the start where the game knows it")
+    fire: bool = setting(
+        False, "press FIRE at the start, and in place of the action after a lost life, where the game knows it"
+    )
     frames: int = setting(108_000, "frames after which an episode is cut", low=1)
 
 
@@ -91,6 +93,12 @@ def _vector(rom: str, count: int, options: Settings, threads: int) -> AtariVecto
     )
 
 
+def _actions(rom: str, options: Settings) -> list[ale_py.Action]:
+    game = ale_py.ALEInterface()
+    game.loadROM(str(roms.get_rom_path(rom)))
+    return game.getLegalActionSet() if options.full_actions else game.getMinimalActionSet()
+
+
 class _Batch:
     """The pool, in our terms."""
 
@@ -100,15 +108,23 @@ class _Batch:
         self.pool = _vector(rom, len(indices), options, workers.count)
         self.seeds = np.asarray([host.seed_of(seed, int(i), life) for i in indices], np.int64)
         self.out = host.empty(spec, len(indices))
+        # The pool itself presses FIRE where an episode begins: after each life, if that ends one.
+        known = _actions(rom, options) if options.fire and not options.episodic_life else []
+        self.fire = known.index(ale_py.Action.FIRE) if ale_py.Action.FIRE in known else None
+        self.lives, self.lost = np.zeros(len(indices), int), np.zeros(len(indices), bool)
 
     def reset(self) -> TimeStep:
-        observation, _ = self.pool.reset(seed=self.seeds)
+        observation, facts = self.pool.reset(seed=self.seeds)
+        self.lives, self.lost = facts["lives"], np.zeros_like(self.lost)
         self.out.action[:] = 0
         self.out.reward[:], self.out.discount[:], self.out.step_type[:] = 0.0, 1.0, FIRST  # type: ignore[index]
         return self._seen(observation)
 
     def step(self, action: np.ndarray) -> TimeStep:
-        observation, reward, terminated, truncated, _ = self.pool.step(np.asarray(action, np.int32))
+        if self.fire is not None:
+            action = np.where(self.lost, self.fire, action)
+        observation, reward, terminated, truncated, facts = self.pool.step(np.asarray(action, np.int32))
+        self.lives, self.lost = facts["lives"], facts["lives"] < self.lives
         out, ended = self.out, np.asarray(self.out.step_type == LAST)  # those reset in this step: it ignores the action
         out.action[:] = np.where(ended, 0, action)
         out.reward[:] = np.where(ended, 0, reward)  # type: ignore[index]
