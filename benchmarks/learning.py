@@ -120,7 +120,6 @@ def _keep(name: str, task: Task, folders: list[Path]) -> dict[str, Any]:
         "env_steps": sum(result["env_steps"] for result in results),
         "seconds": sum(result["seconds"] for result in results),
         "members": members,
-        "first_at_bar": _first(curve, task.bar),
         "config": tomllib.loads((folders[0] / "config.toml").read_text("utf-8")),
         **{key: record[key] for key in ("machine", "versions", "devices", "commit", "finished")},
     }
@@ -129,15 +128,6 @@ def _keep(name: str, task: Task, folders: list[Path]) -> dict[str, Any]:
     page = write_report(folders, None if len(folders) == 1 else folders[0].with_name(f"{name}.html"))
     write_bytes(PICTURES / f"{name}.png", page.with_suffix(".png").read_bytes())
     return summary
-
-
-def _first(curve: list[dict[str, Any]], bar: float | None) -> dict[str, Any] | None:
-    """Where an evaluation first reached the bar: environment steps and seconds of training."""
-    if bar is None:
-        return None
-    there = (row for row in curve if row.get("eval/return_mean") is not None and row["eval/return_mean"] >= bar)
-    row = next(there, None)
-    return row and {key: row[key] for key in ("env_steps", "seconds", "member")}
 
 
 if __name__ == "__main__":

@@ -39,8 +39,12 @@ def _rows(name: str) -> list[Row]:
 
 
 def _learning() -> list[Row]:
-    files = sorted((RESULTS / "learning").glob("*.jsonl"))
-    return [json.loads(file.read_text("utf-8").splitlines()[0])["summary"] for file in files]
+    """The summaries of learning runs, with their curves."""
+    found = []
+    for file in sorted((RESULTS / "learning").glob("*.jsonl")):
+        first, *curve = map(json.loads, file.read_text("utf-8").splitlines())
+        found.append(first["summary"] | {"curve": curve})
+    return found
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -128,10 +132,11 @@ def _curves() -> str:
         [
             f"[{row['name']}](curves/{row['name']}.png)",
             f"`{row['command']}`" + (f", seeds 0 to {row['runs'] - 1}" if row.get("runs", 1) > 1 else ""),
-            f"{row['eval_return_mean']:.4g} ± {row['eval_return_std_over_members']:.2g}",
+            f"{row['eval_return_mean']:.4g}"
+            + (f" ± {row['eval_return_std_over_members']:.2g}" if len(row["members"]) > 1 else ""),
             ", ".join(f"{value:.4g}" for value in row["members"]),
             "" if row["bar"] is None else f"{row['bar']:g}",
-            _first(row.get("first_at_bar")),
+            _first(row),
             f"{row['seconds']:.0f}",
         ]
         for row in _learning()
@@ -148,9 +153,15 @@ def _curves() -> str:
     return _table(head, lines)
 
 
-def _first(at: dict[str, Any] | None) -> str:
-    """When an evaluation first reached the aim."""
-    return f"{_short(at['env_steps'])} steps, {at['seconds']:.0f} s" if at else ""
+def _first(row: Row) -> str:
+    """When an evaluation first reached the aim, in the run that was soonest."""
+    if row["bar"] is None:
+        return ""
+    there = [at for at in row["curve"] if (at.get("eval/return_mean") or -1e300) >= row["bar"]]
+    if not there:
+        return "never"
+    at = min(there, key=lambda at: (at["env_steps"], at["seconds"]))
+    return f"{_short(at['env_steps'])} steps, {at['seconds']:.0f} s"
 
 
 def _matrix() -> str:
@@ -161,13 +172,12 @@ def _matrix() -> str:
         cells = []
         for task, name in shown.items():
             if row := found.get(f"{prefix}{agent}-{name}"):
-                seeds = f" on {len(row['members'])} seeds" if len(row["members"]) > 1 else ""
-                speed = _short(row["env_steps"] / row["seconds"])
-                cells.append(f"{task} {row['eval_return_mean']:.0f}{seeds}, {speed} steps/s")
+                seeds = len(row["members"])
+                cells.append(f"{task} {row['eval_return_mean']:.0f} on {seeds} seed{'s' * (seeds > 1)}")
         return "; ".join(cells) or "not measured yet"
 
     lines = [[f"`{agent}`", told("", agent), told("sebulba-", agent)] for agent in ("ppo", "vtrace")]
-    return _table(["agent, on two CPU cores", "anakin", "sebulba"], lines)
+    return _table(["agent, greedy return after training", "anakin", "sebulba"], lines)
 
 
 def _pong() -> str:
@@ -181,7 +191,9 @@ def _pong() -> str:
         ]
         for row in _rows("pong")
     ]
-    return _table(["cell", "contestant", "steps/s", "of the limit", "of Sample Factory"], lines) + _where(_rows("pong"))
+    return _table(["cell", "contestant", "steps/s", "of our parts in a row", "of Sample Factory"], lines) + _where(
+        _rows("pong")
+    )
 
 
 def _shapes() -> str:

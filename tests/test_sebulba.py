@@ -368,6 +368,7 @@ def test_bad_input_is_refused_in_one_line(more, words, tmp_path, capfd):
 def test_one_count_of_devices_is_enough(tmp_path, capfd):
     assert train(tmp_path / "run", "--steps", "64", "--actors", "1") == 0  # 4 of the other 7 share a batch of 4
     assert len(json.loads((tmp_path / "run" / "run.json").read_text())["devices"]["learners"]) == 4
+    assert "3 devices stay idle: those that learn must divide" in capfd.readouterr().err
     assert train(tmp_path / "two", "--steps", "64", "--devices", "2", "--actors", "1") == 0
     assert json.loads((tmp_path / "two" / "run.json").read_text())["devices"]["learners"] == [1]
 

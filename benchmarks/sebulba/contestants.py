@@ -109,7 +109,7 @@ def replicas(task: Task) -> Compiled:
 
 
 def sample_factory(task: Task) -> Compiled:
-    """Sample Factory's asynchronous PPO with V-trace, as it comes: a run of its own each time, timed once it is going.
+    """Sample Factory's asynchronous PPO: a run of its own each time, timed once it is going.
 
     The task: options (of its command line), steps (agent steps of a run), timed (of these, how many at the end).
     """

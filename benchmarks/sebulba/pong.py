@@ -1,8 +1,8 @@
 """Pong with V-trace and the Nature CNN beside Sample Factory, and beside what the parts do alone.
 
 The parts are the environments with random actions, acting and learning, each with the machine to itself. On a CPU they
-share its cores, so 1 / (1 / environments + 1 / acting + 1 / learning) is the most that a whole run could do; with
-devices of their own it is the slowest of them.
+share its cores: one after the other they would make 1 / (1 / environments + 1 / acting + 1 / learning), which a whole
+run can beat only as far as a part alone leaves a core idle; with devices of their own it is the slowest of them.
 """
 
 from collections.abc import Sequence
@@ -48,7 +48,9 @@ def main(argv: Sequence[str] | None = None) -> list[Row]:
         shared = machine()["backend"] == "cpu"
         limit = 1 / sum(1 / rates[part] for part in PARTS) if shared else min(rates[part] for part in PARTS)
         peer = rates.get("sample_factory")
-        shown = table(f"Pong, Nature CNN, {cell}", "contestant", "steps/s", "of the limit", "of Sample Factory")
+        shown = table(
+            f"Pong, Nature CNN, {cell}", "contestant", "steps/s", "of our parts in a row", "of Sample Factory"
+        )
         for name, outcome in outcomes.items():
             more = {"limit": limit, "of_limit": rates[name] / limit, "of_peer": rates[name] / peer if peer else None}
             told = {"options": options} if name == "sample_factory" else {"words": words}

@@ -38,7 +38,9 @@ class Settings(NetworkSettings):
     entropy_cost: float = setting(0.01, "weight of the entropy bonus", low=0.0, traced=True)
     value_cost: float = setting(0.5, "weight of the value loss", low=0.0, traced=True)
     unroll: int = setting(128, "T, steps of a trajectory", low=1)
-    batch: int = setting(64, "trajectories in one update over all devices; also the number of environments", low=1)
+    batch: int = setting(
+        64, "trajectories in one update over all devices; by default also the number of environments", low=1
+    )
     epochs: int = setting(4, "passes over each batch", low=1)
     minibatches: int = setting(4, "gradient steps in one pass; steps that they do not divide are left out of it", low=1)
     normalize_advantages: bool = setting(True, "give the advantages of a minibatch mean 0 and variance 1")

@@ -38,7 +38,9 @@ class Settings(NetworkSettings):
     entropy_cost: float = setting(0.01, "weight of the entropy bonus", low=0.0, traced=True)
     value_cost: float = setting(0.5, "weight of the value loss", low=0.0, traced=True)
     unroll: int = setting(20, "T, steps of a trajectory", low=1)
-    batch: int = setting(32, "trajectories in one update over all devices; also the number of environments", low=1)
+    batch: int = setting(
+        32, "trajectories in one update over all devices; by default also the number of environments", low=1
+    )
 
 
 class State(NamedTuple):

@@ -84,14 +84,27 @@ class Sebulba:
         self.steps = envs * jax.process_count() * self.unit.learning.rounds * self.unit.learning.length
         self.updates = self.unit.learning.updates
         asked = Workers(options.workers, options.worker_count, options.worker_timeout)
-        self._notes: list[str] = []
-        most = (options.lag + 1) * self.unit.learning.rounds
-        if len(actors) * threads > most:
-            self._notes.append(
-                f"{len(actors) * threads} threads act, but only {most} trajectories may be begun before the next "
-                "update, so the others wait; lower architecture.envs or architecture.threads, or raise architecture.lag"
-            )
+        self._notes = self._remarks()
         self.workers, self.why = self.host.choose(envs, asked) if self.host.choose else (asked, "")
+
+    def _remarks(self) -> list[str]:
+        """What the plan leaves unused."""
+        plan, options, remarks = self.plan, self.options, []
+        given = [key for key in (options.actors, options.learners) if key != "auto"]
+        idle = {*placement.usable(options)} - {*plan.actors, *plan.learners}
+        alone = jax.default_backend() == "cpu" and not given  # one device plays both parts, on purpose
+        if idle and len(given) < 2 and not alone and not options.measure:
+            remarks.append(
+                f"{len(idle)} devices stay idle: those that learn must divide the environments of a thread "
+                f"({plan.envs}) and the batch ({max(self.batches)})"
+            )
+        threads, most = len(plan.actors) * plan.threads, (plan.lag + 1) * self.unit.learning.rounds
+        if threads > most:
+            remarks.append(
+                f"{threads} threads act, but only {most} trajectories may be begun before the next update, so the "
+                "others wait; lower architecture.envs or architecture.threads, or raise architecture.lag"
+            )
+        return remarks
 
     def _unit(self, envs: int, learners: int) -> sebulba.Sebulba:
         return sebulba.make(self.agent, self.spec, envs * jax.process_count(), learners)
