@@ -361,6 +361,17 @@ def test_bad_names_and_settings_are_refused(name, settings, words):
         envs.make(name, **settings)
 
 
+def test_mujoco_tells_a_warning_once_and_leaves_no_file(tmp_path, monkeypatch, capfd):
+    pytest.importorskip("mujoco")
+    monkeypatch.chdir(tmp_path)
+    batch = envs.make("gym:HalfCheetah-v5").make(np.arange(3), 0, 0, Workers("serial"))
+    batch.reset()
+    batch.close()
+    told = capfd.readouterr().err.splitlines()
+    assert len(told) == len({*told})
+    assert not list(tmp_path.iterdir())
+
+
 def test_every_game_that_is_listed_can_be_made():
     ale = pytest.importorskip("boonta.envs.ale")
     assert envs.make("ale:TicTacToe3d").spec.action.n > 1

@@ -21,7 +21,7 @@ MAY_IMPORT = {
     "testing": {"core", "replay"},
     "experiments": {"core", "ops", "nets", "agents", "envs", "replay", "architectures", "experiments"},
 }
-OWN_FILE = {"ale_py": "envs/ale.py"}  # optional packages, each imported in one file alone
+OWN_FILE = {"ale_py": "envs/ale.py", "mujoco": "envs/physics.py"}  # optional packages, each imported in one file alone
 OPTIONAL = {"ale_py", "mujoco", "pyspiel", "open_spiel", "pgx", "grpc", "ray", "redis", "rlax", "distrax"}
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from boonta.core import host
 from boonta.core.environment import Continuous, Discrete, Spec
 from boonta.core.types import FIRST, LAST, MID, PyTree, TimeStep
-from boonta.envs import parts, workers
+from boonta.envs import parts, physics, workers
 from boonta.envs.errors import not_made, unknown
 
 try:
@@ -52,6 +52,7 @@ def _suite() -> Any:
 
 
 def _one(name: str, seed: int, **settings: Any) -> dm_env.Environment:
+    physics.quieten()
     domain, _, task = name.rpartition("-")
     return _suite().load(domain, task, task_kwargs=settings | {"random": seed})
 

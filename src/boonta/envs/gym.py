@@ -12,7 +12,7 @@ from gymnasium import spaces
 from boonta.core import host
 from boonta.core.environment import Continuous, Discrete, Spec
 from boonta.core.types import FIRST, LAST, MID, PyTree, TimeStep
-from boonta.envs import parts, workers
+from boonta.envs import parts, physics, workers
 from boonta.envs.errors import not_made, unknown
 
 
@@ -44,6 +44,8 @@ def make(name: str, hide: Sequence[int] = (), **settings: Any) -> host.Host:
 
 
 def _one(name: str, hide: tuple[int, ...], **settings: Any) -> gymnasium.Env:
+    if "mujoco" in str(gymnasium.spec(name).entry_point):
+        physics.quieten()
     environment = gymnasium.make(name, **settings)
     if not hide:
         return environment
