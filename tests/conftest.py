@@ -1,7 +1,10 @@
 """What all tests share: eight virtual devices, a cache of compiled programs, and reproducible properties."""
 
 import os
+import threading
 from pathlib import Path
+
+import pytest
 
 _FLAG = "--xla_force_host_platform_device_count"
 if _FLAG not in os.environ.get("XLA_FLAGS", ""):
@@ -13,3 +16,12 @@ import hypothesis  # noqa: E402
 
 hypothesis.settings.register_profile("boonta", deadline=None, max_examples=20, derandomize=True, database=None)
 hypothesis.settings.load_profile("boonta")
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left_behind():
+    """Of those that act, or play an evaluation."""
+    before = {*threading.enumerate()}
+    yield
+    left = [one.name for one in {*threading.enumerate()} - before if one.name.startswith(("actor", "evaluator"))]
+    assert not left, f"left behind: {left}"

@@ -145,10 +145,15 @@ def test_benchmarks_of_sebulba_write_complete_rows(benchmark, monkeypatch, tmp_p
 
 @pytest.mark.parametrize("kind", ["ours", "environments", "acting", "learning"])
 def test_contestants_of_sebulba_run(kind, monkeypatch):
+    ends = []
     monkeypatch.setattr(hosted, "SECONDS", 0.1)
+    monkeypatch.setattr(hosted.atexit, "register", ends.append)
     words = ["vtrace", "gym:CartPole-v1", "agent.batch=4", "agent.unroll=4", "agent.hidden=8"]
-    compiled = hosted.KINDS[kind]({"words": words, "iterations": 3})
-    answer = compiled.run(0)
+    try:
+        answer = hosted.KINDS[kind]({"words": words, "iterations": 3}).run(0)
+    finally:
+        for end in ends:
+            end()
     assert answer["steps"] > 0
     assert answer["seconds"] > 0
 
