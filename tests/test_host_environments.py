@@ -258,33 +258,27 @@ class Part:
         return gym.Serial(spec, lambda: Faulty(self.fault, self.where), seeds, out)
 
 
-@pytest.mark.parametrize("where", ["construction", "reset", "step"])
-@pytest.mark.parametrize("fault", WORDS)
-def test_processes_tell_how_an_environment_failed(fault, where):
-    spec = gym.of("faulty", Faulty).spec
-    limit = Workers("processes", 2, 4.0 if fault == "hangs" else 60.0)
+def fails(kind, fault, where, limit):
     with pytest.raises(workers.Died, match=WORDS[fault]):
-        batch = workers.Processes(spec, Part(fault, where), [0, 1], limit)
+        batch = kind(gym.of("faulty", Faulty).spec, Part(fault, where), [0, 1], limit)
         try:
             batch.reset()
             for _ in range(3):
                 batch.step(np.zeros(2, np.int64))
         finally:
             batch.close()
+
+
+@pytest.mark.parametrize("where", ["construction", "reset", "step"])
+@pytest.mark.parametrize("fault", WORDS)
+def test_processes_tell_how_an_environment_failed(fault, where):
+    fails(workers.Processes, fault, where, Workers("processes", 2, 4.0 if fault == "hangs" else 60.0))
 
 
 @pytest.mark.parametrize("where", ["construction", "reset", "step"])
 @pytest.mark.parametrize("fault", ["raises", "hangs"])
 def test_threads_tell_how_an_environment_failed(fault, where):
-    spec = gym.of("faulty", Faulty).spec
-    with pytest.raises(workers.Died, match=WORDS[fault]):
-        batch = workers.Threads(spec, Part(fault, where), [0, 1], Workers("threads", 2, 0.5))
-        try:
-            batch.reset()
-            for _ in range(3):
-                batch.step(np.zeros(2, np.int64))
-        finally:
-            batch.close()
+    fails(workers.Threads, fault, where, Workers("threads", 2, 0.5))
 
 
 def test_a_thread_that_hangs_does_not_keep_the_process():

@@ -267,6 +267,7 @@ def test_a_split_is_measured_on_real_devices():
     splits = splits_of(4, batch=8)
     measured = sebulba_split.measure(
         splits,
+        jax.local_devices(),
         lambda envs, learners: sebulba.make(agent, environment.spec, envs, learners),
         environment.spec,
         lambda index: host.make(index, 0, 0, Workers()),

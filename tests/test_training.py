@@ -442,6 +442,31 @@ def test_a_folder_says_why_it_cannot_be_used(copy, tmp_path, capfd):
         assert words in capfd.readouterr().err
 
 
+def test_a_checkpoint_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
+    checkpoints = Checkpoints(tmp_path)
+    state = {"x": jnp.arange(3)}
+
+    def scores():
+        return [Checkpoints(tmp_path).restore(state).facts["score"], sorted(p.name for p in tmp_path.glob("*/*"))]
+
+    checkpoints.save(10, state, {}, None)
+    checkpoints.save(10, state, {}, 1.0)
+    assert scores() == [1.0, ["10"]]
+
+    def full(path, value):
+        raise OSError(errno.ENOSPC, "disk full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("boonta.experiments.files.write_json", full)
+        with pytest.raises(OSError, match="could not be saved"):
+            checkpoints.save(10, state, {}, 2.0)
+    assert scores() == [1.0, ["10"]]
+    checkpoints.save(20, state, {}, 3.0)
+    (tmp_path / "checkpoints" / "20").rename(tmp_path / "checkpoints" / "replaced-20")  # killed just then
+    Checkpoints(tmp_path).recover()
+    assert scores() == [3.0, ["10", "20"]]
+
+
 def test_hosts_that_drift_apart_are_noticed_when_the_run_is_saved(tmp_path, monkeypatch, capfd):
     checks = iter([True, False])
     monkeypatch.setattr(agreement, "same", lambda mine: next(checks))

@@ -12,6 +12,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NoReturn
 
+from boonta.experiments import process
+
 USAGE = 2
 
 
@@ -148,7 +150,10 @@ def _train(args: argparse.Namespace) -> int:
         )
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise FileExistsError(_occupied(folder))
-    _start_jax(config.architecture_settings.devices, args)
+    hosts = process.Hosts(args.coordinator, args.processes, args.process, args.distributed)
+    if hosts.several() and not (args.out or args.resume):
+        raise ValueError("several hosts need --out DIR: one folder that all of them see")
+    process.start(config.architecture_settings.devices, hosts)
     from boonta.experiments import files, report, training
 
     try:
@@ -160,7 +165,7 @@ def _train(args: argparse.Namespace) -> int:
         print(f"boonta: {failure}", file=sys.stderr)
         return 1
     summary = result.summary
-    if not _leads():
+    if not process.leads():
         return 0
     page = report.write_report([folder])
     if args.json:
@@ -187,7 +192,7 @@ def _occupied(folder: Path) -> str:
 
 
 def _eval(args: argparse.Namespace) -> int:
-    _start_jax(1)
+    process.start(1)
     from boonta.experiments import files, runs
 
     run = runs.open_run(args.run, args.checkpoint, args.member)
@@ -200,7 +205,7 @@ def _eval(args: argparse.Namespace) -> int:
 
 
 def _watch(args: argparse.Namespace) -> int:
-    _start_jax(1)
+    process.start(1)
     from boonta.experiments import runs
 
     run = runs.open_run(args.run, args.checkpoint, args.member)
@@ -275,7 +280,7 @@ def _doctor(args: argparse.Namespace) -> int:
     else:
         from boonta.experiments import machine
 
-        _start_jax(0)
+        process.start(0)
         import jax
 
         extras = {
@@ -300,40 +305,6 @@ def _doctor(args: argparse.Namespace) -> int:
     return 0
 
 
-def _start_jax(count: int, args: argparse.Namespace | None = None) -> None:
-    """Decide the devices, then let JAX start; several hosts meet here."""
-    from boonta.experiments.machine import cores
-
-    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path.home() / ".cache" / "boonta" / "jax"))
-    flag = "--xla_force_host_platform_device_count"
-    flags = os.environ.get("XLA_FLAGS", "")
-    if flag not in flags:
-        hosts = (args and args.processes) or 1
-        os.environ["XLA_FLAGS"] = f"{flags} {flag}={-(-count // hosts) or cores()}".strip()
-    import jax
-
-    if args is None:
-        return
-    several = (args.coordinator, args.processes, args.process)
-    alone = not args.distributed and all(value is None for value in several)
-    if not alone and not args.distributed:
-        if any(value is None for value in several):
-            raise ValueError("several hosts need all of --coordinator, --processes and --process")
-        if not 0 <= args.process < args.processes:
-            raise ValueError(f"--process must be from 0 to {args.processes - 1}, got {args.process}")
-    if not alone and not (args.out or args.resume):
-        raise ValueError("several hosts need --out DIR: one folder that all of them see")
-    if not alone:
-        jax.config.update("jax_enable_recoverability", True)  # or a dead host ends the others without a word of ours
-        jax.distributed.initialize(*several)  # what is None is found out from the cluster's environment
-
-
-def _leads() -> bool:
-    import jax
-
-    return jax.process_index() == 0
-
-
 def _count(text: str) -> int:
     """A number of steps, also as 1e6 or 1_000_000."""
     try:
@@ -347,12 +318,4 @@ def _count(text: str) -> int:
 
 def run() -> NoReturn:
     """The console script."""
-    code = main()
-    jax = sys.modules.get("jax")
-    if jax and jax.distributed.is_initialized():
-        if code != 1 and jax.process_index() == 0:
-            time.sleep(1.0)  # all have agreed to end; the first host, which the others need, leaves last
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)  # a usual exit would wait for the other hosts, of which one may be dead
-    sys.exit(code)
+    process.end(main())

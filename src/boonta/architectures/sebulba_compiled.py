@@ -77,8 +77,8 @@ def shipper(mesh: Mesh) -> Callable[[Trajectory], Trajectory]:
         parts = [jax.device_put(part, device) for part, device in zip(parts, local, strict=True)]
 
         def whole(*shards: Array) -> Array:
-            shape = (shards[0].shape[0] * mesh.devices.size, *shards[0].shape[1:])
-            return jax.make_array_from_single_device_arrays(shape, sharding, list(shards))
+            first, *rest = shards[0].shape
+            return jax.make_array_from_single_device_arrays((first * mesh.devices.size, *rest), sharding, list(shards))
 
         return jax.tree.map(whole, *parts)
 

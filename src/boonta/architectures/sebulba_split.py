@@ -142,16 +142,18 @@ def candidates(
 
 def measure(
     splits: Iterable[Split],
+    there: Sequence[Any],
     unit_of: Callable[[int, int], Sebulba],
     spec: Spec,
     make: Callable[[np.ndarray], Batch],
     steps: int,
     shared: bool,
 ) -> Times:
-    """Time what the splits are made of, on the devices of this host.
+    """Time what the splits are made of.
 
     Args:
         splits: that are to be compared.
+        there: the devices of this host that they share.
         unit_of: (environments of a thread, learner devices) -> what is compiled.
         spec: the environment's.
         make: indices -> a batch of environments.
@@ -159,7 +161,7 @@ def measure(
             here, and the speed that comes out is that of one host's share.
         shared: as in `Times`.
     """
-    splits, there = list(splits), jax.local_devices()
+    splits = list(splits)
     acts = {
         envs: _repeated(acting_alone(unit_of(envs, 1), spec, envs, there[0])) for envs in {one.envs for one in splits}
     }

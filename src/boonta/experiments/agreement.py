@@ -49,6 +49,14 @@ def together(mine: bool) -> bool:
     return bool(np.all(multihost_utils.process_allgather(np.bool_(mine))))
 
 
+def meet(where: str) -> None:
+    """Wait until all hosts are there."""
+    if jax.process_count() > 1:
+        from jax.experimental import multihost_utils
+
+        multihost_utils.sync_global_devices(where)
+
+
 def same(mine: int) -> bool:
     """Whether all hosts hold the same number of 32 bits."""
     if jax.process_count() == 1:

@@ -18,6 +18,7 @@ from boonta.experiments import agreement, files
 
 FOLDER = "checkpoints"
 SUMS = "checksums.json"
+_ASIDE = "replaced-"  # before the name of a checkpoint while another is saved in its place
 _LOWEST = -1e300  # finite: JSON has no infinity
 
 
@@ -54,8 +55,8 @@ class Checkpoints:
         """Save under `env_steps`, in place of what is there. `score` says which is the best; None for not evaluated.
 
         Raises:
-            OSError: it could not be written, or hosts that should hold the same do not; nothing of it is left, and the
-                earlier ones are intact.
+            OSError: it could not be written, or hosts that should hold the same do not; nothing of it is left, and what
+                was there is intact.
         """
         data = _without_keys(state)
         checksum = _checksum(data)
@@ -65,15 +66,18 @@ class Checkpoints:
         args = ocp.args.Composite(state=ocp.args.StandardSave(data), facts=ocp.args.JsonSave(facts))
         rank = _LOWEST if score is None or np.isnan(score) else score
         try:
-            if env_steps in self.steps():
-                self._manager.delete(env_steps)
+            if replaces := env_steps in self.steps():
+                self._rename(str(env_steps), _ASIDE + str(env_steps))
             self._manager.save(env_steps, args=args, metrics={"score": rank})
             self._manager.wait_until_finished()
             if jax.process_index() == 0:
                 files.write_json(self._folder / str(env_steps) / SUMS, _sums(self._folder / str(env_steps)))
+                if replaces:
+                    shutil.rmtree(self._folder / f"{_ASIDE}{env_steps}")
         except Exception as error:  # whatever the storage layer makes of a full disk
             for left in [self._folder / str(env_steps), *self._folder.glob(f"{env_steps}.*")]:
                 shutil.rmtree(left, ignore_errors=True)
+            self._put_back()
             if agreement.lost(error):
                 raise
             raise OSError(
@@ -120,6 +124,28 @@ class Checkpoints:
                 continue
         return None
 
+    def recover(self) -> None:
+        """Put back what was being replaced when an earlier process died. On all hosts, before a run goes on."""
+        self._put_back()
+        agreement.meet("replaced checkpoints put back")
+        self._manager.reload()
+
+    def _put_back(self) -> None:
+        for aside in self._folder.glob(f"{_ASIDE}*") if jax.process_index() == 0 else ():
+            place = self._folder / aside.name.removeprefix(_ASIDE)
+            if (place / SUMS).exists():  # it was replaced
+                shutil.rmtree(aside)
+            else:
+                shutil.rmtree(place, ignore_errors=True)
+                aside.rename(place)
+
+    def _rename(self, old: str, new: str) -> None:
+        """On all hosts."""
+        if jax.process_index() == 0:
+            (self._folder / old).rename(self._folder / new)
+        agreement.meet(f"{old} renamed")
+        self._manager.reload()
+
     def set_aside(self, after: int) -> None:
         """Rename the checkpoints later than `after`: they are damaged, and their places are needed. On all hosts."""
         for step in self.steps() if jax.process_index() == 0 else ():
@@ -127,10 +153,7 @@ class Checkpoints:
                 names = (f"damaged-{step}{'+' * n}" for n in itertools.count())
                 free = next(name for name in names if not (self._folder / name).exists())
                 (self._folder / str(step)).rename(self._folder / free)
-        if jax.process_count() > 1:
-            from jax.experimental import multihost_utils
-
-            multihost_utils.sync_global_devices("damaged checkpoints set aside")
+        agreement.meet("damaged checkpoints set aside")
         self._manager.reload()
 
     def steps(self) -> list[int]:

@@ -170,6 +170,7 @@ class Driver:
             self._save(one.state, one.mark, one.facts | {"best": self.best, "evaluated": self.evaluated}, score)
 
     def _restored(self) -> PyTree:
+        self.checkpoints.recover()
         try:
             facts = self.checkpoints.facts()
             found = self.checkpoints.restore(self.system.start(facts))

@@ -138,7 +138,7 @@ class Sebulba:
         splits = sebulba_split.candidates(len(there), envs_of, self._divides, shared)
         make = lambda index: self.host.make(index, self.seed, 0, self.workers)  # noqa: E731
         unit_of = partial(sebulba.make, self.agent, self.spec)
-        times = sebulba_split.measure(splits, unit_of, self.spec, make, self.steps, shared)
+        times = sebulba_split.measure(splits, there, unit_of, self.spec, make, self.steps, shared)
         split, why = sebulba_split.choose(splits, times)
         split = splits[int(agreement.shared(np.int32(splits.index(split))))]
         learners = there[: split.learners] if split.both else there[-split.learners :]

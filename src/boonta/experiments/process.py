@@ -1,0 +1,78 @@
+"""How a process starts JAX, on one host or as one of several, and how it ends."""
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import NamedTuple, NoReturn
+
+
+class Hosts(NamedTuple):
+    """How several hosts find each other.
+
+    Attributes:
+        coordinator: HOST:PORT of the first.
+        processes: how many hosts.
+        process: which this is, from 0.
+        found: whether the cluster's environment tells all of that.
+    """
+
+    coordinator: str | None = None
+    processes: int | None = None
+    process: int | None = None
+    found: bool = False
+
+    def several(self) -> bool:
+        """Whether there is more than this host.
+
+        Raises:
+            ValueError: what is given does not say who is who.
+        """
+        if self.found or all(given is None for given in self[:3]):
+            return self.found
+        if self.coordinator is None or self.processes is None or self.process is None:
+            raise ValueError("several hosts need all of --coordinator, --processes and --process")
+        if not 0 <= self.process < self.processes:
+            raise ValueError(f"--process must be from 0 to {self.processes - 1}, got {self.process}")
+        return True
+
+
+def start(devices: int, hosts: Hosts | None = None) -> None:
+    """Decide how many devices a CPU shows, let JAX start and meet the other hosts. Before JAX is first used.
+
+    Args:
+        devices: of all hosts, 0 for as many as there are.
+        hosts: None for one host.
+    """
+    from boonta.experiments.machine import cores
+
+    hosts = hosts or Hosts()
+    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path.home() / ".cache" / "boonta" / "jax"))
+    flag = "--xla_force_host_platform_device_count"
+    flags = os.environ.get("XLA_FLAGS", "")
+    if flag not in flags:
+        os.environ["XLA_FLAGS"] = f"{flags} {flag}={-(-devices // (hosts.processes or 1)) or cores()}".strip()
+    import jax
+
+    if hosts.several():
+        jax.config.update("jax_enable_recoverability", True)  # or a dead host ends the others without a word of ours
+        jax.distributed.initialize(hosts.coordinator, hosts.processes, hosts.process)  # None: as the cluster says
+
+
+def leads() -> bool:
+    """Whether this is the first host, which speaks for all."""
+    import jax
+
+    return jax.process_index() == 0
+
+
+def end(code: int) -> NoReturn:
+    """Exit with `code`, without waiting for hosts that may be dead; 1 says that the run failed."""
+    jax = sys.modules.get("jax")
+    if jax and jax.distributed.is_initialized():
+        if code != 1 and leads():
+            time.sleep(1.0)  # all have agreed to end; the first host, which the others need, leaves last
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)  # a usual exit would wait for the other hosts
+    sys.exit(code)
