@@ -11,7 +11,7 @@ import optax
 from boonta.core import Agent, Experience, Feedback, Learner
 from boonta.core.devices import average
 from boonta.core.settings import setting, traced
-from boonta.nets.actor_critic import Options, actor_critic
+from boonta.nets.actor_critic import actor_critic
 from boonta.ops.returns import lambda_returns
 
 
@@ -27,7 +27,7 @@ class Settings:
 
 def reinforce(spec, settings, total_updates=0):
     """The agent for an environment: one way of acting, `act`, and one of learning, `update`."""
-    net = actor_critic(spec, Options())
+    net = actor_critic(spec)
 
     def init(key):
         return {"network": net.init(key), "settings": jax.tree.map(jnp.float32, traced(settings))}

@@ -10,10 +10,11 @@ import pytest
 
 from boonta.core.environment import Continuous, Discrete, Spec
 from boonta.core.types import FIRST, LAST, MID, TimeStep
-from boonta.nets.actor_critic import Options, actor_critic, features, legal
+from boonta.nets.actor_critic import Heads, actor_critic
 from boonta.nets.convolution import Conv, convolve
 from boonta.nets.dense import Dense
 from boonta.nets.mlp import ACTIVATIONS, MLP
+from boonta.nets.torso import Options, features, legal
 from boonta.nets.vision import GridCNN, ImpalaResNet, NatureCNN, _max_pool
 from boonta.ops.blocks import mapped, summed
 from boonta.ops.distributions import Categorical, Gaussian, TanhGaussian
@@ -142,13 +143,13 @@ VECTOR = jax.ShapeDtypeStruct((4,), jnp.float32)
 BOX = Continuous((2,), np.array([-1.0, 0.0], np.float32), np.array([1.0, 10.0], np.float32))
 CASES = {
     "vector": (VECTOR, Discrete(3), Options()),
-    "vector, shared": (VECTOR, Discrete(3), Options(share=True, activation="relu")),
+    "vector, shared": (VECTOR, Discrete(3), Options(activation="relu"), Heads(share=True)),
     "lstm": (VECTOR, Discrete(3), Options(core="lstm", core_size=8)),
     "gru": (VECTOR, Discrete(3), Options(core="gru", core_size=8)),
     "lstm, previous": (VECTOR, Discrete(3), Options(core="lstm", core_size=8, previous=True)),
     "gru, previous, continuous": (VECTOR, BOX, Options(core="gru", core_size=8, previous=True)),
-    "continuous": (VECTOR, BOX, Options(log_std=-1.0)),
-    "continuous, squashed": (VECTOR, BOX, Options(squash=True)),
+    "continuous": (VECTOR, BOX, Options(), Heads(log_std=-1.0)),
+    "continuous, squashed": (VECTOR, BOX, Options(), Heads(squash=True)),
     "legal": ({"board": VECTOR, "legal": jax.ShapeDtypeStruct((3,), bool)}, Discrete(3), Options()),
     "many and legal": (
         {"a": VECTOR, "b": jax.ShapeDtypeStruct((2, 2), jnp.int32), "legal": jax.ShapeDtypeStruct((3,), bool)},
@@ -162,11 +163,12 @@ CASES = {
         Discrete(3),
         Options(hidden=(16,), channels=(4,), core="lstm", core_size=8),
     ),
-    "screen": (jax.ShapeDtypeStruct((36, 36, 1), jnp.uint8), Discrete(2), Options(hidden=(16,), share=True)),
+    "screen": (jax.ShapeDtypeStruct((36, 36, 1), jnp.uint8), Discrete(2), Options(hidden=(16,)), Heads(share=True)),
     "impala": (
         jax.ShapeDtypeStruct((12, 12, 1), jnp.uint8),
         Discrete(2),
-        Options(body="impala_resnet", channels=(2, 4), hidden=(16,), share=True),
+        Options(body="impala_resnet", channels=(2, 4), hidden=(16,)),
+        Heads(share=True),
     ),
 }
 cases = pytest.mark.parametrize("name", CASES)
@@ -176,15 +178,15 @@ L = 7
 
 @cache
 def network(name):
-    observation, action, options = CASES[name]
-    net = actor_critic(Spec("test", observation, action), options)
+    observation, action, *shape = CASES[name]
+    net = actor_critic(Spec("test", observation, action), *shape)
     params = weights(jax.eval_shape(net.init, jax.random.key(0)))
     return net, params, jax.jit(net.unroll), jax.jit(net.step)
 
 
 def steps(name, kinds, seed=0):
     """Time steps [len(kinds), ...] of random content."""
-    observation, action, _ = CASES[name]
+    observation, action, *_ = CASES[name]
     rng, n = np.random.default_rng(seed), len(kinds)
 
     def draw(shape):
@@ -264,7 +266,7 @@ def test_memory_matters_within_an_episode(name):
 
 def test_the_first_policy_is_nearly_uniform():
     """The policy's head starts small."""
-    net = actor_critic(Spec("test", VECTOR, Discrete(3)), Options(hidden=(8, 8), share=True))
+    net = actor_critic(Spec("test", VECTOR, Discrete(3)), Options(hidden=(8, 8)), Heads(share=True))
     params = jax.jit(net.init)(jax.random.key(0))
     timestep = TimeStep(jnp.ones(4), jnp.int32(0), jnp.float32(0), jnp.float32(1), jnp.int8(FIRST))
     _, policy, _ = net.step(params, net.memory(), timestep)
@@ -286,8 +288,9 @@ def test_policies_and_actions_fit_the_spec(name):
     net, params, _, step = network(name)
     timestep = jax.tree.map(lambda x: x[0], steps(name, [MID]))
     memory, policy, value = step(params, net.memory(), timestep)
-    _, spec, options = CASES[name]
-    kind = Categorical if isinstance(spec, Discrete) else TanhGaussian if options.squash else Gaussian
+    _, spec, options, *heads = CASES[name]
+    squash = bool(heads) and heads[0].squash
+    kind = Categorical if isinstance(spec, Discrete) else TanhGaussian if squash else Gaussian
     assert isinstance(policy, kind) and value.shape == () and value.dtype == jnp.float32
     assert jax.tree.map(jnp.shape, memory) == jax.tree.map(jnp.shape, net.memory())
     assert net.recurrent == bool(jax.tree.leaves(memory)) == (options.core != "none")
@@ -295,7 +298,7 @@ def test_policies_and_actions_fit_the_spec(name):
     action = net.action(policy, sample)
     assert action.shape == spec.zero().shape and action.dtype == spec.zero().dtype
     assert policy.log_prob(sample).shape == policy.entropy(sample).shape == ()
-    if options.squash:
+    if squash:
         assert np.all((action > spec.low) & (action < spec.high))
     mask = legal(timestep.observation)
     if mask is not None:
@@ -304,7 +307,7 @@ def test_policies_and_actions_fit_the_spec(name):
 
 @pytest.mark.parametrize("squash", [False, True])
 def test_the_middle_of_the_box_is_where_units_are_zero(squash):
-    net = actor_critic(Spec("test", VECTOR, BOX), Options(squash=squash))
+    net = actor_critic(Spec("test", VECTOR, BOX), Options(), Heads(squash=squash))
     policy = (TanhGaussian if squash else Gaussian)(jnp.zeros(2), jnp.zeros(2))
     close(net.action(policy, jnp.zeros(2)), [0.0, 5.0])
     if squash:

@@ -1,19 +1,48 @@
-"""The contract of replays, held by each of ours."""
+"""The contract of replays, held by each of ours; windows, lives, stacks and chances."""
+
+from collections import Counter
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from boonta.core.agent import Experience
+from boonta.core.types import FIRST, LAST, MID, Ids, Origin, TimeStep, Trajectory
+from boonta.replay import sums
 from boonta.replay.once import once
-from boonta.testing.replay import ReplayContract, trajectories
+from boonta.replay.ring import ring
+from boonta.replay.windows import windows
+from boonta.testing.replay import LENGTH, ReplayContract, pieces, whole
 
 
 class TestOnce(ReplayContract):
     hands_out_once = True
 
-    def make(self, capacity, batch):
+    def make(self, capacity, batch, envs):
         return once(capacity, batch)
+
+
+class Ring(ReplayContract):
+    sampler = ""
+
+    def make(self, capacity, batch, envs):
+        wanted = Experience(LENGTH, batch, capacity=capacity, sampler=self.sampler)
+        return ring(wanted, batch, capacity, rows=envs, arriving=envs)
+
+
+class TestUniform(Ring):
+    sampler = "uniform"
+
+
+class TestPrioritized(Ring):
+    sampler = "prioritized"
+
+
+class TestRanked(Ring):
+    sampler = "ranked"
 
 
 def test_the_capacity_must_be_a_multiple_of_the_batch():
@@ -23,15 +52,192 @@ def test_the_capacity_must_be_a_multiple_of_the_batch():
 
 def test_the_capacity_must_be_a_multiple_of_what_is_inserted():
     replay = once(6, 2)
-    state = replay.init(jax.tree.map(lambda x: x[0], trajectories(0, 1)))
+    state = replay.init(jax.tree.map(lambda x: x[0], pieces(0)))
     with pytest.raises(ValueError, match="6 and 4"):
-        replay.insert(state, trajectories(0, 4), jnp.ones(4))
+        replay.insert(state, pieces(0))
 
 
-def test_priorities_do_not_matter():
-    replay = once(4, 4)
-    state = replay.init(jax.tree.map(lambda x: x[0], trajectories(0, 1)))
-    state = replay.insert(state, trajectories(0, 4), jnp.array([0.0, 9.0, 1.0, 1.0]))
-    _, sample = replay.sample(state, jax.random.key(0))
-    np.testing.assert_array_equal(sample.trajectory.origin.environment, np.arange(4))
-    np.testing.assert_array_equal(sample.weights, 1)
+def test_an_unknown_sampler_is_refused():
+    with pytest.raises(ValueError, match="uniform, prioritized or ranked, got 'once'"):
+        ring(Experience(2, 2, capacity=8), 2, 8, 1, 1)
+
+
+def test_windows_must_begin_every_period():
+    with pytest.raises(ValueError, match="multiple of experience.period, got 5 and 2"):
+        windows(Experience(4, 1, period=2, unroll=5))
+
+
+# Windows of any length and period, over lives, with stacks of frames
+
+
+def streams(envs, steps, stack, seed=0):
+    """TimeStep [E, steps, ...] of short episodes, whose observations are stacks of frames."""
+    rng = np.random.default_rng(seed)
+    kinds = np.full((envs, steps), MID, np.int8)
+    observation = np.zeros((envs, steps, 2, 2, stack), np.uint8)
+    frames = rng.integers(1, 255, (envs, steps, 2, 2), np.uint8)
+    for e in range(envs):
+        begin = 0
+        while begin < steps:
+            end = begin + int(rng.integers(2, 9))
+            kinds[e, begin] = FIRST
+            kinds[e, end - 1 : end] = LAST
+            for t in range(begin, min(end, steps)):
+                for back in range(min(stack, t - begin + 1)):
+                    observation[e, t, ..., stack - 1 - back] = frames[e, t - back]
+            begin = end
+    number = np.arange(envs * steps, dtype=np.int32).reshape(envs, steps)
+    return TimeStep(observation, number, number / 2.0, np.ones((envs, steps), np.float32), kinds)
+
+
+def piece_of(stream, i, unroll, life):
+    envs = len(stream.reward)
+    own = jax.tree.map(lambda x: jnp.asarray(x[:, i * unroll : (i + 1) * unroll + 1]), stream)
+    step = jnp.full(envs, i * unroll, jnp.int32)
+    origin = Origin(jnp.arange(envs, dtype=jnp.int32), jnp.asarray(life, jnp.int32), step, step)
+    return Trajectory({"h": step[:, None]}, own, {"q": own.reward[:, :-1]}, origin)
+
+
+@pytest.mark.parametrize("sampler", ["uniform", "prioritized", "ranked"])
+@pytest.mark.parametrize(
+    ("length", "period", "unroll", "stack"),
+    [(6, 2, 2, 1), (6, 2, 4, 3), (1, 1, 1, 4), (3, 1, 4, 4), (4, 4, 4, 4), (5, 2, 2, 2), (2, 1, 6, 1)],
+)
+def test_windows_are_the_stream(sampler, length, period, unroll, stack):
+    """Every step stored once comes back in every window it is in, and no window crosses a life."""
+    envs, rounds, reborn, capacity = 3, 24, 12, 16
+    stream = streams(envs, rounds * unroll + 1, stack)
+    wanted = Experience(length, 5, period=period, unroll=unroll, capacity=capacity, sampler=sampler)
+    replay = ring(wanted, 5, capacity, envs, envs, stack)
+    insert, sample, revise = jax.jit(replay.insert), jax.jit(replay.sample), jax.jit(replay.revise)
+    life = np.zeros(envs, int)
+    state = replay.init(jax.tree.map(lambda x: x[0], piece_of(stream, 0, unroll, life)))
+    drawn = 0
+    for i in range(rounds):
+        life[1] = i >= reborn
+        state, _ = insert(state, piece_of(stream, i, unroll, life))
+        if int(replay.size(state)) == 0:
+            continue
+        state, some = sample(state, jax.random.key(i))
+        timesteps, origin = some.trajectory.timesteps, some.trajectory.origin
+        for b in range(5):
+            e, begin = int(origin.environment[b]), int(origin.step[b])
+            expected = jax.tree.map(lambda x, e=e, begin=begin: x[e, begin : begin + length + 1], stream)
+            jax.tree.map(np.testing.assert_array_equal, jax.tree.map(lambda x, b=b: x[b], timesteps), expected)
+            np.testing.assert_array_equal(some.trajectory.extras["q"][b], expected.reward[:-1])
+            assert begin % period == 0
+            assert e != 1 or not begin < reborn * unroll <= begin + length, "a window crosses lives"
+            drawn += 1
+        state = revise(state, some.ids, jax.random.uniform(jax.random.key(i), (5,)))
+    assert drawn > 50 and int(replay.size(state)) >= capacity
+    assert int(replay.size(state)) == int(jnp.sum(state.priorities.weights > 0))
+
+
+# Chances
+
+
+def drawn(sampler, priorities, alpha=1.0, beta=1.0, draws=40):
+    """How often each window comes, its weights, and the number of draws."""
+    n = len(priorities)
+    wanted = Experience(LENGTH, 256, capacity=n, sampler=sampler, priority_exponent=alpha, importance_exponent=beta)
+    replay = ring(wanted, 256, n, rows=n, arriving=n)
+    state = replay.init(jax.tree.map(lambda x: x[0], pieces(0)))
+    state, _ = replay.insert(state, pieces(0, n))
+    state, ids = replay.insert(state, pieces(1, n))
+    state = replay.revise(state, ids, jnp.asarray(priorities, jnp.float32))
+    counts, weights, sample = Counter(), {}, jax.jit(replay.sample)
+    for seed in range(draws):
+        _, some = sample(state, jax.random.key(seed))
+        counts.update(np.asarray(some.trajectory.origin.environment).tolist())
+        weights |= dict(zip(some.trajectory.origin.environment.tolist(), some.weights.tolist(), strict=True))
+    return counts, weights, 256 * draws
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("sampler", ["uniform", "prioritized", "ranked"])
+def test_windows_come_as_often_as_they_should(sampler, alpha):
+    priorities = np.array([1.0, 4.0, 2.0, 0.5, 8.0, 3.0])
+    ranks = np.array([5, 2, 4, 6, 1, 3])  # the highest first
+    shares = {"uniform": np.ones(6), "prioritized": priorities**alpha, "ranked": (1.0 / ranks) ** alpha}[sampler]
+    chances = shares / shares.sum()
+    counts, weights, n = drawn(sampler, priorities, alpha, beta=0.6)
+    for i, chance in enumerate(chances):
+        spread = np.sqrt(n * chance * (1 - chance))
+        assert abs(counts[i] - n * chance) < 5 * spread, (i, counts[i], n * chance)
+        expected = 1.0 if sampler == "uniform" else (6 * chance) ** -0.6
+        np.testing.assert_allclose(weights[i], expected, rtol=1e-4)
+
+
+def test_what_is_new_is_as_likely_as_the_likeliest():
+    wanted = Experience(LENGTH, 4, capacity=16, sampler="prioritized", priority_exponent=1.0)
+    replay = ring(wanted, 4, 16, rows=4, arriving=4)
+    state = replay.init(jax.tree.map(lambda x: x[0], pieces(0)))
+    for i in range(2):
+        state, ids = replay.insert(state, pieces(i))
+    state = replay.revise(state, ids, jnp.array([3.0, 7.0, 1.0, 0.0]))
+    state, new = replay.insert(state, pieces(2))
+    np.testing.assert_array_equal(sums.at(state.priorities, new.place), 7.0)
+
+
+def test_priorities_that_are_no_numbers_do_not_enter():
+    wanted = Experience(LENGTH, 4, capacity=16, sampler="prioritized")
+    replay = ring(wanted, 4, 16, rows=4, arriving=4)
+    state = replay.init(jax.tree.map(lambda x: x[0], pieces(0)))
+    for i in range(2):
+        state, ids = replay.insert(state, pieces(i))
+    before = state.priorities
+    state = replay.revise(state, ids, jnp.array([jnp.nan, jnp.inf, -jnp.inf, jnp.nan]))
+    jax.tree.map(np.testing.assert_array_equal, state.priorities, before)
+    assert float(state.highest) == 1.0
+
+
+def test_priorities_that_come_too_late_go_nowhere():
+    wanted = Experience(LENGTH, 4, capacity=4, sampler="prioritized")
+    replay = ring(wanted, 4, 4, rows=4, arriving=4)
+    insert = jax.jit(replay.insert)
+    state = replay.init(jax.tree.map(lambda x: x[0], pieces(0)))
+    for i in range(2):
+        state, old = insert(state, pieces(i))
+    for i in range(2, 12):
+        state, _ = insert(state, pieces(i))
+    before = state.priorities
+    state = replay.revise(state, old, jnp.full(4, 100.0))
+    jax.tree.map(np.testing.assert_array_equal, state.priorities, before)
+    nowhere = Ids(jnp.full(4, -1, jnp.int32), jnp.zeros(4, jnp.int32))
+    state = replay.revise(state, nowhere, jnp.full(4, 100.0))
+    jax.tree.map(np.testing.assert_array_equal, state.priorities, before)
+
+
+def test_a_new_life_begins_its_windows_anew():
+    wanted = Experience(2 * LENGTH, 4, period=LENGTH, capacity=32, sampler="uniform")
+    replay = ring(wanted, 4, 32, rows=4, arriving=4)
+    state = replay.init(jax.tree.map(lambda x: x[0], pieces(0)))
+    seen = []
+    for i, life in ((0, 0), (1, 0), (0, 1), (1, 1), (2, 1), (3, 1)):
+        state, ids = replay.insert(state, pieces(i, life=life))
+        there = np.asarray(ids.place) >= 0
+        seen.append(bool(there.all()))
+        assert there.all() == there.any()
+        whole(jax.tree.map(lambda x, there=there: x[there], replay.window(state, ids)))
+    assert seen == [False, False, False, False, True, True]
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(-1, 99), st.floats(0, 100, width=32)), min_size=1, max_size=40),
+    st.lists(st.floats(0, 1, exclude_max=True, width=32), min_size=1, max_size=8),
+)
+def test_a_sum_tree_is_a_list_of_weights(changes, shares):
+    plain, tree = np.zeros(100, np.float32), sums.zeros(100)
+    for place, weight in changes:
+        if place >= 0:
+            plain[place] = weight
+        tree = sums.put(tree, jnp.array([place]), jnp.array([weight]))
+    np.testing.assert_array_equal(sums.at(tree, jnp.arange(100)), plain)
+    np.testing.assert_allclose(sums.total(tree), plain.sum(), rtol=1e-5)
+    found = np.asarray(sums.find(tree, jnp.asarray(shares, jnp.float32)))
+    if plain.any():
+        assert np.all(plain[found] > 0)
+        ends, wanted = np.cumsum(plain, dtype=np.float64), np.array(shares) * plain.sum(dtype=np.float64)
+        slack = 1e-4 * ends[-1]
+        assert np.all(ends[found] >= wanted - slack) and np.all((ends - plain)[found] <= wanted + slack)

@@ -1,4 +1,4 @@
-"""What actor-critic agents share: the network's settings, rewards as the loss sees them."""
+"""What agents share: the network's settings, rewards as the loss sees them."""
 
 from dataclasses import dataclass
 
@@ -8,13 +8,15 @@ import jax.numpy as jnp
 from boonta.core.environment import Spec
 from boonta.core.settings import setting
 from boonta.core.types import Array, PyTree, TimeStep, Trajectory, batch_size
-from boonta.nets.actor_critic import Activation, ActorCritic, Body, Core, Options, actor_critic, features, legal, seen
+from boonta.nets.actor_critic import ActorCritic, Heads, actor_critic
+from boonta.nets.dense import Init
+from boonta.nets.torso import Activation, Body, Core, Options, features, legal, seen
 from boonta.ops import normalizer
 
 
 @dataclass(frozen=True)
-class NetworkSettings:
-    """The network, and what it is fed."""
+class TorsoSettings:
+    """The network's common part, and what it is fed."""
 
     body: Body = setting(
         "auto", "the network's first part; nature_cnn needs 36 x 36 pixels; auto goes by the observation's shape"
@@ -27,17 +29,29 @@ class NetworkSettings:
     core: Core = setting("none", "memory between body and heads: none, lstm or gru")
     core_size: int = setting(128, "width of the memory", low=1)
     previous: bool = setting(False, "feed the previous action and reward to the memory")
+    initial: Init = setting("orthogonal", "how kernels are made: orthogonal, or glorot (uniform)")
+    reward_scale: float = setting(1.0, "multiplies rewards in the loss; reported returns stay true")
+    reward_clip: float | None = setting(None, "clips scaled rewards in the loss to [-c, c]; none for no limit", low=0.0)
+
+    def options(self) -> Options:
+        """The torso's."""
+        return Options(**{name: getattr(self, name) for name in Options._fields})
+
+
+@dataclass(frozen=True)
+class NetworkSettings(TorsoSettings):
+    """The network of an actor-critic, and what it is fed."""
+
     share: bool = setting(False, "one body for policy and value; always so where there is memory")
     squash: bool = setting(False, "squash continuous actions by tanh; otherwise the environment clips them")
     log_std: float = setting(0.0, "initial logarithm of the standard deviation, in units of half the action box")
     normalize_observations: bool = setting(False, "give observations mean 0 and variance 1 by running statistics")
-    reward_scale: float = setting(1.0, "multiplies rewards in the loss; reported returns stay true")
-    reward_clip: float | None = setting(None, "clips scaled rewards in the loss to [-c, c]; none for no limit", low=0.0)
 
 
 def network(spec: Spec, settings: NetworkSettings) -> ActorCritic:
     """The policy and value network of an agent."""
-    return actor_critic(spec, Options(**{name: getattr(settings, name) for name in Options._fields}))
+    heads = Heads(**{name: getattr(settings, name) for name in Heads._fields})
+    return actor_critic(spec, settings.options(), heads)
 
 
 def normalized(statistics: PyTree, timesteps: TimeStep) -> TimeStep:
@@ -67,7 +81,7 @@ def masked_means(terms: dict[str, Array], mask: Array, count: Array) -> dict[str
     return dict(zip(terms, sums / count, strict=True))
 
 
-def shape_reward(settings: NetworkSettings, reward: Array) -> Array:
+def shape_reward(settings: TorsoSettings, reward: Array) -> Array:
     """Rewards as the loss sees them, same shape."""
     reward = reward * settings.reward_scale
     return reward if settings.reward_clip is None else jnp.clip(reward, -settings.reward_clip, settings.reward_clip)

@@ -14,7 +14,7 @@ from boonta.core.environment import Spec
 from boonta.core.flat import ravel
 from boonta.core.settings import setting, traced
 from boonta.core.types import Array, Extras, Feedback, Key, Memory, Params, PyTree, Sample, TimeStep, Trajectory
-from boonta.nets.actor_critic import features
+from boonta.nets.torso import features
 from boonta.ops import normalizer
 from boonta.ops.blocks import summed
 from boonta.ops.optimizers import Optimizer, optimizer

@@ -13,11 +13,11 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
-from boonta.architectures.learning import fused, initial, repeat
+from boonta.architectures.learning import Stored, fused, initial, repeat
 from boonta.core import acting, devices, episodes, health, random
 from boonta.core.agent import Agent, check
 from boonta.core.environment import Environment
-from boonta.core.types import Array, Key, Params, PyTree
+from boonta.core.types import Array, Key, Params, PyTree, Trajectory
 
 
 class State(NamedTuple):
@@ -27,6 +27,7 @@ class State(NamedTuple):
         params: the agent's groups.
         learners: each learner's private state, by name.
         actors: Actor [E, ...].
+        replays: what learners have to learn from besides an iteration's own experience, [devices, ...], by name.
         key: random stream of the updates.
         updates: int32, updates made: the version of the parameters.
         iterations: int32, calls of `step` made.
@@ -35,6 +36,7 @@ class State(NamedTuple):
     params: Params
     learners: dict[str, PyTree]
     actors: acting.Actor
+    replays: Stored
     key: Key
     updates: Array
     iterations: Array
@@ -45,10 +47,9 @@ class Anakin(NamedTuple):
 
     Attributes:
         init: (key, settings) -> State; `settings` overrides scalars of the parameter group `settings`.
-        step: State -> (State, metrics), one iteration: unroll, then learn. Differentiable.
+        step: State -> (State, metrics), one iteration: unroll, then learn. Differentiable where learning is on-policy.
         steps_per_iteration: environment steps of one iteration, over all learner devices.
-        updates_per_iteration: updates of one iteration.
-        lag: mean over these of the updates made since their experience was.
+        updates_per_iteration: updates of one iteration, once there is enough to learn from.
         tensors: () -> the names that metrics["health"] - 1 points to; 0 says that all is finite.
     """
 
@@ -56,7 +57,6 @@ class Anakin(NamedTuple):
     step: Callable[[State], tuple[State, dict[str, Array]]]
     steps_per_iteration: int
     updates_per_iteration: int
-    lag: float
     tensors: Callable[[], list[str]]
 
 
@@ -70,10 +70,10 @@ def make(agent: Agent, environment: Environment, envs: int, shards: int = 1) -> 
         shards: learner devices that will share them.
 
     Raises:
-        ValueError: environments or a batch that devices, or each other, do not divide; replay that is not on-policy.
+        ValueError: environments or a batch that devices, or each other, do not divide; learners that do not fit.
     """
     check(agent, jax.eval_shape(agent.init, jax.random.key(0)))
-    learning = fused(agent, envs, shards)
+    learning = fused(agent, envs, shards, stack=environment.spec.stack)
     local = envs // shards
     scalar = jax.ShapeDtypeStruct((), jnp.float32)
     observed_names = health.names({"observation": environment.spec.observation, "reward": scalar})
@@ -84,22 +84,30 @@ def make(agent: Agent, environment: Environment, envs: int, shards: int = 1) -> 
         index = devices.rank() * local + jnp.arange(local, dtype=jnp.int32)
         begin = jax.vmap(lambda i: acting.begin(agent, environment, params, i, envs, streams.actors))
         zero = jnp.zeros((), jnp.int32)
-        return State(params, learners, begin(index), streams.updates, zero, zero)
+        actors = begin(index)
+        replays = jax.tree.map(lambda x: x[None], learning.lasting(piece(params, actors)))
+        return State(params, learners, actors, replays, streams.updates, zero, zero)
 
-    def collect(state: State) -> tuple[dict[str, PyTree], acting.Actor, episodes.Finished, PyTree]:
-        """Unroll into each learner's replay. Those hand out everything once, so they are empty between iterations."""
-        unroll = partial(acting.unroll, agent, environment, state.params, length=learning.length, version=state.updates)
-        example = jax.eval_shape(lambda actors: unroll(actors)[1], state.actors)
-        example = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), example)
+    def unrolled(params: Params, actors: acting.Actor, version: Array | int) -> tuple[acting.Actor, Trajectory, Any]:
+        return acting.unroll(agent, environment, params, actors, learning.unroll, jnp.asarray(version, jnp.int32))
+
+    def piece(params: Params, actors: acting.Actor) -> Trajectory:
+        """The shapes of one environment's."""
+        _, many, _ = jax.eval_shape(partial(unrolled, version=0), params, actors)
+        return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), many)
+
+    def collect(state: State) -> tuple[Stored, acting.Actor, episodes.Finished, PyTree]:
+        """Unroll into each learner's replay."""
+        lasting = jax.tree.map(lambda x: x[0], state.replays)
 
         def one(carry: tuple[PyTree, acting.Actor], _: None) -> tuple[tuple[PyTree, acting.Actor], Any]:
             stored, actors = carry
-            actors, trajectories, finished = unroll(actors)
-            stored = learning.insert(stored, trajectories)
+            actors, trajectories, finished = unrolled(state.params, actors, state.updates)
+            stored = learning.insert(state.params, stored, trajectories)
             observed = {"observation": trajectories.timesteps.observation, "reward": trajectories.timesteps.reward}
             return (stored, actors), (finished, health.first_bad(observed))
 
-        start = (learning.empty(example), state.actors)
+        start = (lasting | learning.passing(piece(state.params, state.actors)), state.actors)
         (stored, actors), (finished, bad) = repeat(one, start, learning.rounds)
         return stored, actors, episodes.merge(finished), health.earliest(bad)
 
@@ -107,19 +115,22 @@ def make(agent: Agent, environment: Environment, envs: int, shards: int = 1) -> 
         stored, actors, finished, bad = collect(state)
         key, update_key = jax.random.split(state.key)
         update_key = jax.random.fold_in(update_key, devices.rank())
-        params, learners, metrics = learning.learn(state.params, state.learners, stored, update_key)
-        worse = health.first_bad(metrics)
+        learned = learning.learn(state.params, state.learners, stored, update_key, state.updates)
+        worse = health.first_bad(learned.metrics)
         bad = jnp.where(bad > 0, bad, jnp.where(worse > 0, worse + len(observed_names), 0))
-        metrics |= {"health": health.everywhere(bad)} | episodes.merge(devices.gather(finished))._asdict()
-        state = State(params, learners, actors, key, state.updates + learning.updates, state.iterations + 1)
-        return state, metrics
+        metrics = learned.metrics | episodes.merge(devices.gather(finished))._asdict()
+        metrics |= {"health": health.everywhere(bad), "made": learned.updates, "policy_lag_mean": learned.lag}
+        replays = jax.tree.map(lambda x: x[None], {name: learned.stored[name] for name in state.replays})
+        updates = state.updates + learned.updates
+        return State(learned.params, learned.states, actors, replays, key, updates, state.iterations + 1), metrics
 
     def tensors() -> list[str]:
         _, metrics = jax.eval_shape(step, jax.eval_shape(init, random.key(0), {}))
-        return observed_names + health.names({k: v for k, v in metrics.items() if k not in episodes.Finished._fields})
+        ours = {*episodes.Finished._fields, "policy_lag_mean"}
+        return observed_names + health.names({k: v for k, v in metrics.items() if k not in ours})
 
-    steps = envs * learning.rounds * learning.length
-    return Anakin(init, step, steps, learning.updates, learning.lag, tensors)
+    steps = envs * learning.rounds * learning.unroll
+    return Anakin(init, step, steps, learning.updates, tensors)
 
 
 class Program(NamedTuple):
@@ -145,7 +156,7 @@ def program(unit: Anakin, mesh: Mesh) -> Program:
     matrix product is slower than several plain ones, and side by side elsewhere.
     """
     everyone, own = P(devices.POPULATION), P(devices.POPULATION, devices.LEARNERS)
-    specs: Any = State(*(own if field == "actors" else everyone for field in State._fields))  # type: ignore[arg-type]
+    specs: Any = State(*(own if field in ("actors", "replays") else everyone for field in State._fields))  # type: ignore[arg-type]
     shard = partial(jax.shard_map, mesh=mesh, check_vma=False)
 
     def members(function: Callable) -> Callable:

@@ -1,37 +1,76 @@
-"""All learners of an agent on the trajectories of one iteration: what architectures with fused learning share."""
+"""All learners of an agent beside their replays: what architectures with fused learning share."""
 
 import math
 from collections.abc import Callable
+from fractions import Fraction
+from functools import partial
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from boonta.core.agent import Agent, Experience
-from boonta.core.types import Array, Key, Params, PyTree, Trajectory, batch_size
+from boonta.core import devices
+from boonta.core.agent import Agent, Experience, Learner
+from boonta.core.types import Array, Key, Params, PyTree, Sample, Trajectory
 from boonta.replay.once import once
+from boonta.replay.ring import ring
+from boonta.replay.types import Replay
+from boonta.replay.windows import windows
+
+Stored = dict[str, PyTree]
 
 
 class Learning(NamedTuple):
     """One iteration of learning, on one device.
 
     Attributes:
-        length: T, steps of a trajectory.
-        rounds: pieces of experience, each of all environments once, that an iteration takes.
-        updates: updates that an iteration makes.
-        lag: mean over these of the updates made since the iteration began.
-        empty: the shapes of one trajectory -> replay that holds nothing.
-        insert: (replay, Trajectory [E, ...]) -> replay.
-        learn: (params, learners' states, replay, key) -> (params, learners' states, metrics).
+        unroll: steps of a piece of experience.
+        rounds: pieces, each of all environments once, that an iteration takes.
+        updates: updates that an iteration makes, once replay holds its minimum.
+        lasting: the shapes of one piece -> replays that hold nothing, of those that outlast an iteration.
+        passing: likewise, of those that are empty between iterations.
+        insert: (params, replays, Trajectory [E, ...]) -> replays.
+        learn: (params, learners' states, replays, key, version) -> Learned.
     """
 
-    length: int
+    unroll: int
     rounds: int
     updates: int
-    lag: float
-    empty: Callable[[Trajectory], PyTree]
-    insert: Callable[[PyTree, Trajectory], PyTree]
-    learn: Callable[[Params, dict[str, PyTree], PyTree, Key], tuple[Params, dict[str, PyTree], dict[str, Array]]]
+    lasting: Callable[[Trajectory], Stored]
+    passing: Callable[[Trajectory], Stored]
+    insert: Callable[[Params, Stored, Trajectory], Stored]
+    learn: Callable[[Params, dict[str, PyTree], Stored, Key, Array], "Learned"]
+
+
+class Learned(NamedTuple):
+    """What an iteration of learning comes to.
+
+    Attributes:
+        params: all groups.
+        states: each learner's private state, by name.
+        stored: the replays.
+        updates: int32, updates made.
+        metrics: means over the updates made, 0 where there were none.
+        lag: float32, mean over updates of how many had been made since their experience was.
+        lag_max: int32, the most.
+    """
+
+    params: Params
+    states: dict[str, PyTree]
+    stored: Stored
+    updates: Array
+    metrics: dict[str, Array]
+    lag: Array
+    lag_max: Array
+
+
+class _Share(NamedTuple):
+    """A learner's part of an iteration: its replay, and how often it learns from how many pieces."""
+
+    replay: Replay
+    rounds: int
+    updates: int
+    minimum: int
 
 
 def initial(agent: Agent, key: Key, settings: dict[str, Array]) -> tuple[Params, dict[str, PyTree]]:
@@ -42,80 +81,175 @@ def initial(agent: Agent, key: Key, settings: dict[str, Array]) -> tuple[Params,
     return params, {name: learner.init(params) for name, learner in agent.learners.items()}
 
 
-def fused(agent: Agent, envs: int, shards: int) -> Learning:
-    """The learners of an agent, in order, each on every trajectory once.
+def fused(agent: Agent, envs: int, shards: int, everyone: int = 0, stack: int = 1) -> Learning:
+    """The learners of an agent, in order.
 
     Args:
-        agent: on-policy learners only.
+        agent: on-policy learners, to whom each trajectory is handed once, and those with replay.
         envs: environments of a piece of experience, over all learner devices.
         shards: learner devices.
+        everyone: environments over all threads; 0 for `envs`.
+        stack: see `Spec.stack`.
 
     Raises:
-        ValueError: environments or a batch that devices, or each other, do not divide; replay that is not on-policy.
+        ValueError: environments or a batch that devices, or each other, do not divide; wishes that do not go together.
     """
-    length = _length(agent)
+    unroll = _unroll(agent)
     batches = {name: learner.experience.batch for name, learner in agent.learners.items()}
     numbers = {"environments (architecture.envs)": envs, **{f"{k}'s batch": n for k, n in batches.items()}}
     for what, n in numbers.items():
         if n % shards:
             raise ValueError(f"the number of {what} must be a multiple of the number of devices, got {n} and {shards}")
-    for name, batch in batches.items():
-        if envs % batch and batch % envs:
-            raise ValueError(f"{name}'s batch and architecture.envs must divide one another, got {batch} and {envs}")
-    rounds = math.lcm(envs, *batches.values()) // envs
-    replays = {name: once(envs // shards * rounds, batch // shards) for name, batch in batches.items()}
+    waiting = {name: _waiting(name, learner, envs) for name, learner in agent.learners.items()}
+    rounds = math.lcm(*(each for each, _ in waiting.values()))
+    shares: dict[str, _Share] = {}
+    for name, learner in agent.learners.items():
+        wanted, (each, updates) = learner.experience, waiting[name]
+        if wanted.capacity:
+            capacity, rows = -(-wanted.capacity // shards), everyone or envs
+            replay = ring(wanted, wanted.batch // shards, capacity, rows, envs // shards, stack)
+        else:
+            replay = once(envs // shards * rounds, wanted.batch // shards)
+        least = max(-(-wanted.minimum // shards), 1)
+        shares[name] = _Share(replay, each, updates * rounds // each, least)
 
-    def empty(example: Trajectory) -> PyTree:
-        return {name: replay.init(example) for name, replay in replays.items()}
+    def made(lasting: bool, example: Trajectory) -> Stored:
+        for name, learner in agent.learners.items():
+            if jax.tree.leaves(example.memory) and windows(learner.experience).each > 1:
+                raise ValueError(f"{name}'s experience.unroll must be its period: a memory is kept once for each")
+        return {
+            name: share.replay.init(example)
+            for name, share in shares.items()
+            if bool(agent.learners[name].experience.capacity) == lasting
+        }
 
-    def insert(stored: PyTree, trajectories: Trajectory) -> PyTree:
-        priorities = jnp.ones(batch_size(trajectories), jnp.float32)
-        return {name: replays[name].insert(stored[name], trajectories, priorities) for name in replays}
+    def insert(params: Params, stored: Stored, trajectories: Trajectory) -> Stored:
+        after = {}
+        for name, share in shares.items():
+            after[name], ids = share.replay.insert(stored[name], trajectories)
+            priority = agent.learners[name].insert
+            if priority is not None:
+                window = share.replay.window(after[name], ids)
+                after[name] = share.replay.revise(after[name], ids, jax.vmap(partial(priority, params))(window))
+        return after
 
-    def learn(
-        params: Params, states: dict[str, PyTree], stored: PyTree, key: Key
-    ) -> tuple[Params, dict[str, PyTree], dict[str, Array]]:
-        learned, metrics = {}, {}
-        for i, (name, learner) in enumerate(agent.learners.items()):
+    def learn(params: Params, states: dict[str, PyTree], stored: Stored, key: Key, version: Array) -> Learned:
+        whole = Learned(params, states, stored, jnp.int32(0), {}, jnp.float32(0.0), jnp.int32(0))
+        for i, (name, share) in enumerate(shares.items()):
+            learner, mine = agent.learners[name], jax.random.fold_in(key, i)
+            begin = (whole.stored[name], whole.params, whole.states[name])
+            one = partial(_once_more, learner, share.replay)
+            run = _as_far_as_it_goes if learner.experience.capacity else _every_time
+            (replay, params, private), each, metrics, lag, most = run(one, begin, share, mine, version)
+            whole = Learned(
+                params,
+                whole.states | {name: private},
+                whole.stored | {name: replay},
+                whole.updates + each,
+                whole.metrics | metrics,
+                whole.lag + lag,
+                jnp.maximum(whole.lag_max, most),
+            )
+        return whole._replace(lag=whole.lag / jnp.maximum(whole.updates, 1))
 
-            def one(carry, key, name=name, learner=learner):
-                stored, params, private = carry
-                sample_key, update_key = jax.random.split(key)
-                stored, sample = replays[name].sample(stored, sample_key)
-                private, owned, feedback = learner.update(private, params, sample, update_key)
-                return (stored, params | owned, private), feedback
-
-            n = envs * rounds // batches[name]
-            keys = jax.random.split(jax.random.fold_in(key, i), n)
-            (_, params, learned[name]), feedback = repeat(one, (stored[name], params, states[name]), n, keys)
-            metrics |= jax.tree.map(jnp.mean, feedback.metrics)
-        return params, learned, metrics
-
-    counts = [envs * rounds // batch for batch in batches.values()]
-    lag = sum(n * (n - 1) / 2 for n in counts) / sum(counts)
-    return Learning(length, rounds, sum(counts), lag, empty, insert, learn)
+    total = sum(share.updates for share in shares.values())
+    return Learning(unroll, rounds, total, partial(made, True), partial(made, False), insert, learn)
 
 
-def _length(agent: Agent) -> int:
-    """The length of the trajectories that all learners want.
+_Carry = tuple[PyTree, Params, PyTree]
+
+
+def _once_more(learner: Learner, replay: Replay, carry: _Carry, key: Key) -> tuple[_Carry, dict[str, Array], Sample]:
+    """A sample, an update, and the priorities that come of it."""
+    stored, params, private = carry
+    sample_key, update_key = jax.random.split(key)
+    stored, sample = replay.sample(stored, sample_key)
+    private, owned, feedback = learner.update(private, params, sample, update_key)
+    if feedback.priorities is not None:
+        stored = replay.revise(stored, sample.ids, feedback.priorities)
+    return (stored, params | owned, private), feedback.metrics, sample
+
+
+def _every_time(one: Callable, carry: _Carry, share: _Share, key: Key, version: Array) -> tuple:
+    """On-policy: as many updates as make up the whole experience."""
+    n = share.updates
+
+    def body(carry: _Carry, key: Key) -> tuple[_Carry, tuple]:
+        carry, metrics, sample = one(carry, key)
+        age = version - sample.trajectory.origin.version
+        return carry, (metrics, jnp.mean(age.astype(jnp.float32)), jnp.max(age))
+
+    carry, (metrics, lag, most) = repeat(body, carry, n, jax.random.split(key, n))
+    metrics = jax.tree.map(jnp.mean, metrics)
+    return carry, jnp.int32(n), metrics, jnp.sum(lag) + n * (n - 1) / 2, jnp.max(most) + n - 1
+
+
+def _as_far_as_it_goes(one: Callable, carry: _Carry, share: _Share, key: Key, version: Array) -> tuple:
+    """From replay: no update before the minimum is there, on all devices."""
+    # A loop that runs zero times leaves the replay where it is; a conditional would copy it.
+    ready = devices.lowest(share.replay.size(carry[0])) >= share.minimum
+    n = jnp.where(ready, share.updates, 0).astype(jnp.int32)
+
+    def body(i: Array, now: tuple) -> tuple:
+        carry, sums, lag, most = now
+        carry, metrics, sample = one(carry, jax.random.fold_in(key, i))
+        age = version + i - sample.trajectory.origin.version
+        lag = lag + jnp.mean(age.astype(jnp.float32))
+        return carry, jax.tree.map(jnp.add, sums, metrics), lag, jnp.maximum(most, jnp.max(age))
+
+    shapes = jax.eval_shape(lambda carry: one(carry, key)[1], carry)
+    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+    start = (carry, zeros, jnp.float32(0.0), jnp.int32(0))
+    carry, sums, lag, most = jax.lax.fori_loop(0, n, body, start)
+    return carry, n, jax.tree.map(lambda x: x / jnp.maximum(n, 1), sums), lag, most
+
+
+def _unroll(agent: Agent) -> int:
+    """The steps of a piece that suits all learners.
 
     Raises:
-        ValueError: lengths that differ, or a wish that on-policy learning on devices does not grant.
+        ValueError: they differ, or a wish that on-policy learning does not grant.
     """
-    lengths = {name: learner.experience.length for name, learner in agent.learners.items()}
-    if len(set(lengths.values())) != 1:
-        raise ValueError(f"all learners must have the same experience.length, got {lengths}")
     for name, learner in agent.learners.items():
-        wanted, granted = learner.experience, Experience(learner.experience.length, learner.experience.batch)
-        for field in Experience._fields:
-            if getattr(wanted, field) != getattr(granted, field):
+        wanted = learner.experience
+        if wanted.view is not None:
+            raise ValueError(f"{name}'s experience.view must be None where learning is fused")
+        if wanted.capacity:
+            continue
+        plain = Experience(wanted.length, wanted.batch)
+        for field in ("period", "unroll", "minimum", "sampler", "samples_per_insert"):
+            if getattr(wanted, field) != (granted := getattr(plain, field)):
                 raise ValueError(
-                    f"{name}'s experience.{field} must be {getattr(granted, field)!r} (on-policy), "
+                    f"{name}'s experience.{field} must be {granted!r} (on-policy, as capacity is 0), "
                     f"got {getattr(wanted, field)!r}"
                 )
         if learner.insert is not None:
             raise ValueError(f"{name}'s insert must be None (on-policy)")
-    return lengths.popitem()[1]
+    unrolls = {name: windows(learner.experience).unroll for name, learner in agent.learners.items()}
+    if len(set(unrolls.values())) != 1:
+        raise ValueError(f"all learners must have the same experience.unroll, got {unrolls}")
+    return unrolls.popitem()[1]
+
+
+def _waiting(name: str, learner: Learner, envs: int) -> tuple[int, int]:
+    """How many pieces of all environments a learner waits for, and how many updates it then makes."""
+    wanted = learner.experience
+    if not wanted.capacity:
+        if envs % wanted.batch and wanted.batch % envs:
+            raise ValueError(
+                f"{name}'s batch and architecture.envs must divide one another, got {wanted.batch} and {envs}"
+            )
+        rounds = math.lcm(envs, wanted.batch) // envs
+        return rounds, envs * rounds // wanted.batch
+    inserted = envs * windows(wanted).each
+    ratio = Fraction(wanted.samples_per_insert).limit_denominator(10_000) * inserted / wanted.batch
+    if 1 not in (ratio.numerator, ratio.denominator):
+        raise ValueError(
+            f"{name}'s updates for each unroll, or unrolls for each update, must be a whole number: "
+            f"{inserted} windows inserted (architecture.envs {envs}) x {wanted.samples_per_insert:g} samples per "
+            f"insert / batch {wanted.batch} = {ratio}"
+        )
+    return ratio.denominator, ratio.numerator
 
 
 def repeat(body: Callable, carry: PyTree, n: int, xs: PyTree = None) -> tuple[PyTree, PyTree]:

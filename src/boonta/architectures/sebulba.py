@@ -8,12 +8,13 @@
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from boonta.architectures.learning import Learning, fused, initial
+from boonta.architectures.learning import Learning, Stored, fused, initial
 from boonta.core import acting, devices, episodes, health
 from boonta.core.agent import Agent, check
 from boonta.core.environment import Spec
@@ -26,6 +27,7 @@ class State(NamedTuple):
     Attributes:
         params: the agent's groups.
         learners: each learner's private state, by name.
+        replays: what learners have to learn from besides an iteration's own experience, [devices, ...], by name.
         key: random stream of the updates.
         updates: int32, updates made: the version of the parameters.
         iterations: int32, iterations made.
@@ -33,6 +35,7 @@ class State(NamedTuple):
 
     params: Params
     learners: dict[str, PyTree]
+    replays: Stored
     key: Key
     updates: Array
     iterations: Array
@@ -80,7 +83,7 @@ class Slot(NamedTuple):
     trajectory: Trajectory
 
 
-def make(agent: Agent, spec: Spec, envs: int, shards: int) -> Sebulba:
+def make(agent: Agent, spec: Spec, envs: int, shards: int, everyone: int = 0) -> Sebulba:
     """The compiled halves for an agent in environments of this spec.
 
     Args:
@@ -88,13 +91,14 @@ def make(agent: Agent, spec: Spec, envs: int, shards: int) -> Sebulba:
         spec: of one environment.
         envs: environments of one trajectory batch, over all hosts: E of a thread times the hosts.
         shards: learner devices, over all hosts.
+        everyone: environments over all threads and hosts; 0 for `envs`.
 
     Raises:
-        ValueError: environments or a batch that devices, or each other, do not divide; replay that is not on-policy.
+        ValueError: environments or a batch that devices, or each other, do not divide; learners that do not fit.
     """
     check(agent, jax.eval_shape(agent.init, jax.random.key(0)))
-    learning = fused(agent, envs, shards)
-    length = learning.length
+    learning = fused(agent, envs, shards, everyone, spec.stack)
+    length = learning.unroll
     scalar = jax.ShapeDtypeStruct((), jnp.float32)
     action = jax.eval_shape(spec.action.zero)
     a_step = TimeStep(spec.observation, action, scalar, scalar, jax.ShapeDtypeStruct((), jnp.int8))  # type: ignore[arg-type]
@@ -104,7 +108,10 @@ def make(agent: Agent, spec: Spec, envs: int, shards: int) -> Sebulba:
         streams = acting.streams(key)
         params, learners = initial(agent, streams.params, settings)
         zero = jnp.zeros((), jnp.int32)
-        return State(params, learners, streams.updates, zero, zero)
+        index = jax.ShapeDtypeStruct((1,), jnp.int32)
+        slot = jax.eval_shape(partial(begin, count=1), params, key, index, life=zero)
+        replays = jax.tree.map(lambda x: x[None], learning.lasting(_inner(slot.trajectory)))
+        return State(params, learners, replays, streams.updates, zero, zero)
 
     def begin(params: Params, key: Key, index: Array, count: int, life: Array) -> Slot:
         """An actor thread's slot, its environments at FIRST."""
@@ -146,21 +153,22 @@ def make(agent: Agent, spec: Spec, envs: int, shards: int) -> Sebulba:
 
     def update(state: State, batches: list[Trajectory]) -> tuple[State, dict[str, Array]]:
         """One iteration of learning, on this device's share of the batches."""
-        example = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), batches[0])
-        stored = learning.empty(example)
+        stored = jax.tree.map(lambda x: x[0], state.replays) | learning.passing(_inner(batches[0]))
         for batch in batches:
-            stored = learning.insert(stored, batch)
+            stored = learning.insert(state.params, stored, batch)
         key, update_key = jax.random.split(state.key)
         update_key = jax.random.fold_in(update_key, devices.rank())
-        params, learners, metrics = learning.learn(state.params, state.learners, stored, update_key)
-        bad = health.first_bad(metrics)
-        lag = jnp.stack([state.updates - batch.origin.version for batch in batches])
-        metrics |= {
+        learned = learning.learn(state.params, state.learners, stored, update_key, state.updates)
+        bad = health.first_bad(learned.metrics)
+        metrics = learned.metrics | {
             "health": health.everywhere(jnp.where(bad > 0, bad + len(observed_names), 0)),
-            "policy_lag_mean": devices.average(jnp.mean(lag.astype(jnp.float32))) + learning.lag,
-            "policy_lag_max": -devices.lowest(-jnp.max(lag)),
+            "made": learned.updates,
+            "policy_lag_mean": devices.average(learned.lag),
+            "policy_lag_max": -devices.lowest(-learned.lag_max),
         }
-        return State(params, learners, key, state.updates + learning.updates, state.iterations + 1), metrics
+        replays = jax.tree.map(lambda x: x[None], {name: learned.stored[name] for name in state.replays})
+        updates = state.updates + learned.updates
+        return State(learned.params, learned.states, replays, key, updates, state.iterations + 1), metrics
 
     return Sebulba(init, begin, act, close, update, learning, agent.reads, observed_names)
 

@@ -85,9 +85,18 @@ def shipper(mesh: Mesh) -> Callable[[Trajectory], Trajectory]:
     return ship
 
 
+SPECS: Any = State(*(P(devices.LEARNERS) if field == "replays" else P() for field in State._fields))  # type: ignore[arg-type]
+
+
+def starter(unit: Sebulba, mesh: Mesh) -> Any:
+    """The learner's (key, settings) -> State, over the mesh."""
+    return jax.jit(jax.shard_map(unit.init, mesh=mesh, in_specs=P(), out_specs=SPECS, check_vma=False))
+
+
 def updater(unit: Sebulba, mesh: Mesh) -> Any:
     """The learner's (params, rest of the state, batches) -> (State, metrics), over the mesh; the rest is used up."""
-    body = jax.shard_map(unit.update, mesh=mesh, in_specs=(P(), P(devices.LEARNERS)), out_specs=P(), check_vma=False)
+    specs = {"in_specs": (SPECS, P(devices.LEARNERS)), "out_specs": (SPECS, P())}
+    body = jax.shard_map(unit.update, mesh=mesh, **specs, check_vma=False)
 
     # Actors may still hold the parameters, so these are not donated.
     @partial(jax.jit, donate_argnums=1)

@@ -11,7 +11,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from boonta.architectures.sebulba import Sebulba
-from boonta.architectures.sebulba_compiled import acting_on, updater
+from boonta.architectures.sebulba_compiled import acting_on, starter, updater
 from boonta.core import acting, devices, host, random
 from boonta.core.environment import Spec
 from boonta.core.host import Batch
@@ -205,7 +205,7 @@ def acting_alone(unit: Sebulba, spec: Spec, envs: int, device: Any) -> Callable[
 def learning_alone(unit: Sebulba, spec: Spec, envs: int, there: Sequence[Any]) -> Callable[[], None]:
     """An iteration of learning on these devices, on the same trajectories again and again."""
     mesh = devices.mesh(list(there))
-    state = jax.jit(unit.init, out_shardings=NamedSharding(mesh, P()))(random.key(0), {})
+    state = starter(unit, mesh)(random.key(0), {})
     params = {name: state.params[name] for name in unit.reads}
     shapes = acting_on(unit, spec, params, envs, envs, there[0]).trajectory
     ones = jax.tree.map(lambda x: np.ones(x.shape, x.dtype), shapes)

@@ -14,7 +14,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from boonta.architectures.sebulba import Sebulba, Slot, State
-from boonta.architectures.sebulba_compiled import Acting, acting_on, shape, shipper, updater
+from boonta.architectures.sebulba_compiled import Acting, acting_on, shape, shipper, starter, updater
 from boonta.core import acting, devices, episodes, health, random
 from boonta.core.environment import Spec
 from boonta.core.faults import Broken, Budget, Guard
@@ -102,8 +102,7 @@ class Threads:
 
     def init(self, settings: dict[str, Array] | None = None) -> State:
         """The state at the beginning, on all learner devices; `settings` as in `Sebulba.init`."""
-        make = jax.jit(self.unit.init, out_shardings=NamedSharding(self._mesh, P()))
-        return make(random.key(self.seed), settings or {})
+        return starter(self.unit, self._mesh)(random.key(self.seed), settings or {})
 
     def compile(self, state: State, spec: Spec) -> list[str]:
         """Compile all there is to compile; the names of the metrics that `health` may point to."""
@@ -111,14 +110,14 @@ class Threads:
         for device in self.plan.actors:
             self._acting[device] = acting_on(self.unit, spec, here, self.plan.envs, self._everyone, device)
         trajectory = self._acting[self.plan.actors[0]].trajectory
-        own, replicated = NamedSharding(self._mesh, P(devices.LEARNERS)), NamedSharding(self._mesh, P())
+        own = NamedSharding(self._mesh, P(devices.LEARNERS))
 
         def spread(shape: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
             whole = (shape.shape[0] * jax.process_count(), *shape.shape[1:])
             return jax.ShapeDtypeStruct(whole, shape.dtype, sharding=own)
 
         batches = [jax.tree.map(spread, trajectory)] * self.unit.learning.rounds
-        placed = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=replicated), state)
+        placed = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state)
         lowered = self._update.lower(placed.params, tuple(placed[1:]), batches)
         self._update = lowered.compile()
         _, metrics = lowered.out_info
@@ -239,7 +238,7 @@ class Threads:
     def _unroll(
         self, device: Any, act: Callable[..., Any], slot: Slot, timestep: TimeStep, environments: Guard
     ) -> tuple[Slot, TimeStep]:
-        for _ in range(self.unit.learning.length):
+        for _ in range(self.unit.learning.unroll):
             with self.trace.span("act"):
                 slot, action = act(*self._latest[device], slot, timestep)
                 action = np.asarray(action)

@@ -15,20 +15,28 @@ class Experience(NamedTuple):
         length: T, steps of a trajectory.
         batch: trajectories in one update, over ALL devices and hosts.
         period: steps between the starts of neighbouring trajectories of one environment; 0 for `length`: no overlap.
+        unroll: steps that are acted, and stored, at a time: a multiple of `period`, 0 for that itself. A memory is kept
+            only where they begin.
         minimum: trajectories in replay before learning starts.
         capacity: trajectories that replay keeps; 0 for one that hands out each trajectory exactly once (on-policy).
-        sampler: how replay draws: `once`, `uniform`, `prioritized`.
+        sampler: how replay draws: `once`; `uniform`; `prioritized`, in proportion to the priority; `ranked`, to the
+            inverse of its rank (Schaul et al. 2015).
         samples_per_insert: how often a trajectory is drawn on average; 1 on-policy.
+        priority_exponent: alpha, of the priority or of the inverse rank.
+        importance_exponent: beta, of the weights (N P(i))^-beta that make up for it.
         view: what of a trajectory the learner needs; None for all of it.
     """
 
     length: int
     batch: int
     period: int = 0
+    unroll: int = 0
     minimum: int = 0
     capacity: int = 0
     sampler: str = "once"
     samples_per_insert: float = 1.0
+    priority_exponent: float = 0.6
+    importance_exponent: float = 0.4
     view: Callable[[Trajectory], Trajectory] | None = None
 
 

@@ -49,12 +49,15 @@ class Spec(NamedTuple):
         observation: pytree of jax.ShapeDtypeStruct.
         action: Discrete or Continuous.
         frames_per_step: simulator frames in one step (the action repeat).
+        stack: frames that the last axis of the observation, a single array, holds: the newest last, zeros for those
+            before an episode's first. Replay stores each of them once. 1 for what is no such stack.
     """
 
     name: str
     observation: PyTree
     action: Discrete | Continuous
     frames_per_step: int = 1
+    stack: int = 1
 
 
 class Environment(NamedTuple):

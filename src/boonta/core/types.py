@@ -83,18 +83,30 @@ class Trajectory(NamedTuple):
     origin: Origin
 
 
+class Ids(NamedTuple):
+    """What replay calls its windows, so that a priority which comes late finds its own or none.
+
+    Attributes:
+        place: int32 [...], where it begins; below 0 for none.
+        generation: int32 [...], how often something else had been there before.
+    """
+
+    place: Array
+    generation: Array
+
+
 class Sample(NamedTuple):
     """A batch drawn from replay.
 
     Attributes:
         trajectory: Trajectory [B, ...].
-        weights: float32 [B], importance weights; ones where sampling is uniform.
-        ids: int32 [B], where the priorities of `Feedback` go.
+        weights: float32 [B], importance weights (N P(i))^-beta; ones where sampling is uniform.
+        ids: Ids [B], where the priorities of `Feedback` go.
     """
 
     trajectory: Trajectory
     weights: Array
-    ids: Array
+    ids: Ids
 
 
 class Feedback(NamedTuple):

@@ -69,7 +69,7 @@ def make(name: str, **values: Any) -> host.Host:
     actions = Discrete(int(probe.single_action_space.n))  # type: ignore[attr-defined]
     probe.close()
     observation = jax.ShapeDtypeStruct((options.size, options.size, options.stack), np.uint8)
-    spec = Spec(f"ale:{name}", observation, actions, options.frame_skip)
+    spec = Spec(f"ale:{name}", observation, actions, options.frame_skip, options.stack)
     examiner = make(name, **values | {"episodic_life": False}) if options.episodic_life else None
     return host.Host(spec, partial(_Batch, spec, rom, options), examiner=examiner)
 

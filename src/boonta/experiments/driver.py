@@ -20,8 +20,10 @@ from boonta.experiments.checkpoint import FOLDER, Checkpoints
 from boonta.experiments.config import Config
 from boonta.experiments.metrics import MetricsLog
 from boonta.experiments.progress import Progress
+from boonta.experiments.replays import Replays
 from boonta.experiments.systems import Failed, System
 
+FACTS = {"iterations": int, "seconds": float, "updates": int}  # of a checkpoint: those of `Mark`
 LIMIT = 3600.0  # seconds that an evaluation may take
 GRACE = 5.0  # seconds that it has where the run is asked to end
 SLICE = 0.2  # seconds between looks at it
@@ -30,14 +32,18 @@ Log = Callable[[list[dict[str, Any]]], None]
 
 
 class Mark(NamedTuple):
-    """A point of the run: iterations and seconds so far."""
+    """A point of the run: iterations, seconds and updates so far."""
 
     done: int
     seconds: float
+    updates: int
 
 
 class Examination(NamedTuple):
-    """An evaluation under way: its answer to come, and the state and the point of the run that it is about."""
+    """An evaluation under way: its answer to come, and the state and the point of the run that it is about.
+
+    The state is without its replays; where it is kept for a checkpoint, these were saved when it began.
+    """
 
     scores: "Future[evaluation.Scores]"
     state: PyTree
@@ -52,8 +58,8 @@ class Driver:
     def __init__(self, config: Config, folder: Path, system: System, resume: bool, quiet: bool) -> None:
         self.config, self.folder, self.system, self.quiet = config, folder, system, quiet
         self.lead = jax.process_index() == 0
-        self.checkpoints = Checkpoints(folder, config.run.keep)
-        self.mark = Mark(0, 0.0)
+        self.checkpoints, self.replays = Checkpoints(folder, config.run.keep), Replays(folder)
+        self.mark = Mark(0, 0.0, 0)
         self.best = -1e300  # the best evaluation so far; JSON has no infinity
         self.evaluated = 0  # the iterations that the last evaluation was about
         self.under_way: Examination | None = None
@@ -88,7 +94,8 @@ class Driver:
                 finally:
                     self._tell()
                 n = metrics["health"].shape[1]
-                self.mark = Mark(self.mark.done + n, self.mark.seconds + elapsed)
+                made = int(metrics["made"][0].sum())
+                self.mark = Mark(self.mark.done + n, self.mark.seconds + elapsed, self.mark.updates + made)
                 rows = self._rows(metrics, elapsed, n)
                 log(rows)
                 self._check(metrics, n)
@@ -105,7 +112,7 @@ class Driver:
                     self._examine(save)
                     self._settle(log, LIMIT if ended else 0.0, received)
                 elif save:
-                    self._save(self.state, self.mark, self._facts(), None)
+                    self._save_all()
             self._settle(log, LIMIT, received)
             if (stop := agreement.agreed(received)) and not self.final:
                 self._end_early(log, stop)
@@ -121,7 +128,7 @@ class Driver:
             self.under_way = None
             where = given_up.mark.done * self.system.steps
             print(f"boonta: WARNING: the evaluation of step {where} was given up", file=sys.stderr)
-        self._save(self.state, self.mark, self._facts(), None)
+        self._save_all()
         raise agreement.Interrupted(
             stop,
             f"{signal.Signals(stop).name} at step {self.mark.done * self.system.steps}; saved, go on with: "
@@ -131,9 +138,12 @@ class Driver:
     def _examine(self, save: bool) -> None:
         """Begin an evaluation of the state as it is now."""
         scores = self.system.evaluate(self.state, self.config.run.eval_episodes)
+        rest, replays = self.system.split(self.state)
+        if save and jax.tree.leaves(replays):
+            self._save_all()  # what lies in replay moves on
         # Training goes on with the buffers of the state; what is evaluated beside it is kept for its checkpoint.
-        state = self.state if agreement.together(scores.done()) else jax.tree.map(jnp.copy, self.state)
-        self.under_way = Examination(scores, state, self.mark, self._facts(), save)
+        rest = rest if agreement.together(scores.done()) else jax.tree.map(jnp.copy, rest)
+        self.under_way = Examination(scores, rest, self.mark, self._facts(), save)
 
     def _settle(self, log: Log, seconds: float, received: Sequence[int]) -> None:
         """Log the evaluation under way once it has ended; save what it was about if that is due or the best so far.
@@ -167,13 +177,15 @@ class Driver:
         score = float(np.mean(scores.returns))
         better, self.best = score > self.best, max(self.best, score)
         if one.save or better:
-            self._save(one.state, one.mark, one.facts | {"best": self.best, "evaluated": self.evaluated}, score)
+            facts = one.facts | {"best": self.best, "evaluated": self.evaluated}
+            self.checkpoints.save(one.mark.done * self.system.steps, one.state, facts, score)
 
     def _restored(self) -> PyTree:
         self.checkpoints.recover()
         try:
             facts = self.checkpoints.facts()
-            found = self.checkpoints.restore(self.system.start(facts))
+            rest, replays = self.system.split(self.system.start(facts))
+            found = self.checkpoints.restore(rest)
         except (FileNotFoundError, ValueError) as error:
             raise Failed(str(error)) from error
         for message in found.passed_over:
@@ -181,24 +193,32 @@ class Driver:
         steps = int(found.facts["env_steps"])
         if found.passed_over:
             self.checkpoints.set_aside(after=steps)
-        self.mark = Mark(int(found.facts["iterations"]), float(found.facts["seconds"]))
+        if jax.tree.leaves(replays):
+            replays, why = self.replays.restore(steps, replays)
+            if why:
+                print(
+                    f"boonta: WARNING: replay begins empty, that of step {steps} is gone ({why})",
+                    file=sys.stderr,
+                )
+        self.mark = Mark(*(kind(found.facts[key]) for key, kind in FACTS.items()))
         self.best = float(found.facts["best"])
         self.evaluated = int(found.facts.get("evaluated", self.mark.done))
         print(f"boonta: going on from step {steps} of {self.folder}", file=sys.stderr)
-        return found.state
+        return self.system.joined(found.state, replays)
 
     def _facts(self) -> dict[str, Any]:
-        facts = {
-            "iterations": self.mark.done,
-            "seconds": self.mark.seconds,
-            "best": self.best,
-            "evaluated": self.evaluated,
-            "updates": self.mark.done * self.system.updates,
-        }
+        facts = dict(zip(FACTS, self.mark, strict=True)) | {"best": self.best, "evaluated": self.evaluated}
         return facts | self.system.facts()
 
-    def _save(self, state: PyTree, mark: Mark, facts: dict[str, Any], score: float | None) -> None:
-        self.checkpoints.save(mark.done * self.system.steps, state, facts, score)
+    def _save_all(self) -> None:
+        """The state as it is now, with its replays, of which there are no others."""
+        steps = self.mark.done * self.system.steps
+        rest, replays = self.system.split(self.state)
+        if kept := self.config.run.save_replay and bool(jax.tree.leaves(replays)):
+            self.replays.save(steps, replays)
+        self.checkpoints.save(steps, rest, self._facts(), None)
+        if kept:
+            self.replays.forget_all_but(steps)
 
     def _tell(self) -> None:
         for notice in self.system.notices():
@@ -244,11 +264,12 @@ class Driver:
             mine = {key: values[i] for key, values in metrics.items()}
             finished = counting.merge(counting.Finished(*(mine.pop(field) for field in counting.Finished._fields)))
             mine.pop("health")
+            learned = mine.pop("made") > 0
             rows.append(
                 self._where(i, self.mark)
-                | {"updates": self.mark.done * self.system.updates, "steps_per_second": speed}
+                | {"updates": self.mark.updates, "steps_per_second": speed}
                 | counting.summary(finished)
-                | {key: float((np.max if key.endswith("_max") else np.mean)(value)) for key, value in mine.items()}
+                | {key: _summed_up(key, value, learned) for key, value in mine.items()}
             )
         return rows
 
@@ -267,7 +288,7 @@ class Driver:
             "env_steps": steps * len(members),
             "seconds": round(self.mark.seconds, 3),
             "steps_per_second": round(steps * len(members) / max(self.mark.seconds, 1e-9), 1),
-            "updates": self.mark.done * self.system.updates,
+            "updates": self.mark.updates,
             "compile_seconds": round(self.system.compile_seconds, 3),
             "wall_seconds": round(wall, 3),
         }
@@ -283,3 +304,12 @@ class Driver:
         """Iterations between two events: of `steps` environment steps, or of a share of the run."""
         n = round(steps / self.system.steps) if steps else self.system.iterations // share
         return max(1, round(n / multiple)) * multiple
+
+
+def _summed_up(key: str, values: np.ndarray, learned: np.ndarray) -> float:
+    """One number for the iterations [n] of a log line; learners' own are of those in which they learned."""
+    if key.startswith("loss/"):
+        values = values[learned]
+    if not len(values):
+        return float("nan")
+    return float((np.max if key.endswith("_max") else np.mean)(values))

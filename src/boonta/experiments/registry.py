@@ -13,6 +13,8 @@ from boonta.core.settings import nearest
 
 AGENTS = {
     "ppo": "boonta.agents.ppo:ppo",
+    "dqn": "boonta.agents.dqn:dqn",
+    "r2d2": "boonta.agents.r2d2:r2d2",
     "vtrace": "boonta.agents.vtrace:vtrace",
 }
 ARCHITECTURES = ("anakin", "sebulba")

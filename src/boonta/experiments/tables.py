@@ -19,6 +19,7 @@ class Run:
     eval_episodes: int = setting(100, "greedy episodes in an evaluation", low=1)
     checkpoint_every: int = setting(0, "environment steps between checkpoints; 0 for a tenth of the run", low=0)
     keep: int = setting(3, "latest checkpoints kept; the best one is kept besides", low=1)
+    save_replay: bool = setting(True, "keep, with the latest checkpoint, what learners have to learn from")
     on_nan: Literal["stop", "drop", "ignore"] = setting(
         "stop",
         "what to do when a loss or an observation is not finite; drop makes environments of the host anew "

@@ -1,38 +1,29 @@
-"""A policy and a value on a body that fits the observation, with memory or without."""
+"""A policy and a value on a torso, or on one each."""
 
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from boonta.core.environment import Discrete, Spec
-from boonta.core.types import Array, Key, Memory, PyTree, TimeStep, select
+from boonta.core.types import Array, Key, Memory, PyTree, TimeStep
 from boonta.nets.dense import Dense
-from boonta.nets.mlp import MLP
-from boonta.nets.vision import GridCNN, ImpalaResNet, NatureCNN
-from boonta.ops import blocks
+from boonta.nets.torso import Options, legal, torso
 from boonta.ops.distributions import Categorical, Gaussian, TanhGaussian
 
-Body = Literal["auto", "mlp", "grid_cnn", "nature_cnn", "impala_resnet"]
-Core = Literal["none", "lstm", "gru"]
-Activation = Literal["tanh", "relu", "silu", "gelu", "elu"]
 
+class Heads(NamedTuple):
+    """What an actor-critic has besides its torso; the agents' settings of the same names say what each is."""
 
-class Options(NamedTuple):
-    """The shape of the network; the agents' settings of the same names say what each is."""
-
-    body: Body = "auto"
-    hidden: tuple[int, ...] = (64, 64)
-    channels: tuple[int, ...] = (16,)
-    activation: Activation = "tanh"
-    core: Core = "none"
-    core_size: int = 128
-    previous: bool = False
     share: bool = False
     squash: bool = False
     log_std: float = 0.0
+
+
+PLAIN, APART = Options(), Heads()
 
 
 class ActorCritic(NamedTuple):
@@ -55,181 +46,52 @@ class ActorCritic(NamedTuple):
     recurrent: bool
 
 
-def features(observation: PyTree) -> PyTree:
-    """What of an observation the network sees: all but the legal mask, as float32; uint8 images in [0, 1]."""
-    return jax.tree.map(_scaled, seen(observation))
-
-
-def seen(observation: PyTree) -> PyTree:
-    """All of an observation but the legal mask, as it is."""
-    if isinstance(observation, dict):
-        observation = {name: x for name, x in observation.items() if name != "legal"}
-        if len(observation) == 1:
-            (observation,) = observation.values()
-    return observation
-
-
-def _scaled(x: Array) -> Array:
-    return x.astype(jnp.float32) / 255.0 if x.dtype == jnp.uint8 else x.astype(jnp.float32)
-
-
-def legal(observation: PyTree) -> Array | None:
-    """The mask of legal actions, or None."""
-    return observation.get("legal") if isinstance(observation, dict) else None
-
-
-def actor_critic(spec: Spec, options: Options) -> ActorCritic:
+def actor_critic(spec: Spec, options: Options = PLAIN, heads: Heads = APART) -> ActorCritic:
     """The network for an environment.
 
     Raises:
-        ValueError: a convolutional body for an observation that is no image, or no widths.
+        ValueError: as `torso`.
     """
-    if not options.hidden or not options.channels:
-        raise ValueError("agent.hidden and agent.channels must each name at least one width, got none")
-    shapes = jax.eval_shape(features, spec.observation)
-    body, image = _body(shapes, options)
-    outputs = spec.action.n if isinstance(spec.action, Discrete) else _size(spec.action.shape)
+    outputs = spec.action.n if isinstance(spec.action, Discrete) else int(np.prod(spec.action.shape))
     policy_head = Dense(outputs, kernel_init=nn.initializers.orthogonal(0.01))
     value_head = Dense(1, kernel_init=nn.initializers.orthogonal(1.0))
-    cell = {"none": None, "lstm": nn.OptimizedLSTMCell, "gru": nn.GRUCell}[options.core]
-    cell = cell and cell(options.core_size)
-    share = options.share or cell is not None
+    trunk = torso(spec, options)
+    apart = None if heads.share or trunk.recurrent else torso(spec, options)  # the value's own
 
-    def look(params: PyTree, observation: PyTree) -> Array:
-        if not image:
-            return body.apply(params, _join(features(observation), shapes))  # type: ignore[return-value]
-        (frames,) = jax.tree.leaves(seen(observation))
-        return blocks.mapped(lambda x: body.apply(params, _scaled(x)), frames)  # type: ignore[arg-type]
+    def init(key: Key) -> PyTree:
+        keys = jax.random.split(key, 5)
+        params = trunk.init(keys[0], keys[2])
+        if apart:
+            params["value_body"] = apart.init(keys[1], keys[2])["body"]
+        x = jnp.zeros((1, trunk.width), jnp.float32)
+        params["policy"] = policy_head.init(keys[3], x)
+        params["value"] = value_head.init(keys[4], x)
+        if not isinstance(spec.action, Discrete):
+            params["log_std"] = jnp.full((outputs,), heads.log_std, jnp.float32)
+        return params
 
-    def core_input(x: Array, timestep: TimeStep) -> Array:
-        if not options.previous:
-            return x
-        action = timestep.action
-        if isinstance(spec.action, Discrete):
-            action = jax.nn.one_hot(action, spec.action.n) * ~timestep.first()[..., None]
-        action = action.reshape(*timestep.reward.shape, -1)
-        return jnp.concatenate([x, action, timestep.reward[..., None]], axis=-1)
-
-    def remember(params: PyTree, memory: Memory, x: Array, first: Array) -> tuple[Memory, Array]:
-        memory = select(first, blank(), memory)
-        return cell.apply(params, memory, x)  # type: ignore[union-attr]
-
-    def heads(params: PyTree, x: Array, y: Array, observation: PyTree) -> tuple[Any, Array]:
+    def read(params: PyTree, x: Array, y: Array, observation: PyTree) -> tuple[Any, Array]:
         out = policy_head.apply(params["policy"], x)
         value = value_head.apply(params["value"], y)[..., 0]  # type: ignore[index]
         if isinstance(spec.action, Discrete):
             return Categorical.of(out, legal(observation)), value  # type: ignore[arg-type]
         log_std = jnp.broadcast_to(params["log_std"], out.shape)  # type: ignore[union-attr]
-        return (TanhGaussian if options.squash else Gaussian)(out, log_std), value  # type: ignore[arg-type]
-
-    def blank() -> Memory:
-        return cell.initialize_carry(jax.random.key(0), (1,)) if cell is not None else ()
-
-    def init(key: Key) -> PyTree:
-        keys = jax.random.split(key, 5)
-        x = jnp.zeros((1, *_shape(shapes)), jnp.float32)
-        params: dict[str, PyTree] = {"body": body.init(keys[0], x)}
-        x = jax.eval_shape(body.apply, params["body"], x)
-        if not share:
-            params["value_body"] = body.init(keys[1], jnp.zeros((1, *_shape(shapes)), jnp.float32))
-        if cell is not None:
-            zero = jax.tree.map(lambda s: jnp.zeros((1, *s.shape), s.dtype), spec_timestep(spec))
-            x = jax.eval_shape(core_input, x, zero)
-            x = jnp.zeros(x.shape[1:], jnp.float32)
-            params["core"] = cell.init(keys[2], blank(), x)
-            x = jax.ShapeDtypeStruct((1, options.core_size), jnp.float32)
-        x = jnp.zeros(x.shape, jnp.float32)
-        params["policy"] = policy_head.init(keys[3], x)
-        params["value"] = value_head.init(keys[4], x)
-        if not isinstance(spec.action, Discrete):
-            params["log_std"] = jnp.full((outputs,), options.log_std, jnp.float32)
-        return params
-
-    def bodies(params: PyTree, observation: PyTree) -> tuple[Array, Array]:
-        x = look(params["body"], observation)
-        return x, x if share else look(params["value_body"], observation)
+        return (TanhGaussian if heads.squash else Gaussian)(out, log_std), value  # type: ignore[arg-type]
 
     def step(params: PyTree, memory: Memory, timestep: TimeStep) -> tuple[Memory, Any, Array]:
-        one = jax.tree.map(lambda x: x[None], timestep)
-        x, y = bodies(params, one.observation)
-        if cell is not None:
-            memory, x = remember(params["core"], memory, core_input(x, one)[0], timestep.first())
-            x = y = x[None]
-        policy, value = heads(params, x, y, one.observation)
+        memory, x = trunk.step(params, memory, timestep)
+        y = apart.step({"body": params["value_body"]}, (), timestep)[1] if apart else x
+        one = jax.tree.map(lambda x: x[None], timestep.observation)
+        policy, value = read(params, x, y, one)
         return memory, *jax.tree.map(lambda x: x[0], (policy, value))
 
     def unroll(params: PyTree, memory: Memory, timesteps: TimeStep) -> tuple[Any, Array]:
-        leading = timesteps.reward.shape
-        flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), timesteps.observation)
-        x, y = (x.reshape(*leading, -1) for x in bodies(params, flat))
-        if cell is not None:
-
-            def scan(memory: Memory, x: Array, first: Array) -> Array:
-                return jax.lax.scan(lambda m, xs: remember(params["core"], m, *xs), memory, (x, first))[1]
-
-            x = y = jax.vmap(scan)(memory, core_input(x, timesteps), timesteps.first())
-        return heads(params, x, y, timesteps.observation)
+        _, x = trunk.unroll(params, memory, timesteps)
+        y = apart.unroll({"body": params["value_body"]}, (), timesteps)[1] if apart else x
+        return read(params, x, y, timesteps.observation)
 
     def action(policy: Any, sample: Array) -> Array:
         unit = policy.action(sample)
         return unit if isinstance(spec.action, Discrete) else spec.action.scale(unit)
 
-    return ActorCritic(init, blank, step, action, unroll, cell is not None)
-
-
-def spec_timestep(spec: Spec) -> TimeStep:
-    """The shapes of one time step of an environment."""
-    scalar = jax.ShapeDtypeStruct((), jnp.float32)
-    action = jax.eval_shape(spec.action.zero)
-    shapes: Any = (spec.observation, action, scalar, scalar, jax.ShapeDtypeStruct((), jnp.int8))
-    return TimeStep(*shapes)
-
-
-def _body(shapes: PyTree, options: Options) -> tuple[nn.Module, bool]:
-    shape = _shape(shapes)
-    kind = options.body
-    if kind == "auto":
-        kind = "mlp" if len(shape) != 3 else "nature_cnn" if min(shape[:2]) >= 36 else "grid_cnn"
-    if kind == "mlp":
-        return _Flat(MLP(options.hidden, options.activation)), False
-    if len(shape) != 3:
-        raise ValueError(f"agent.body {kind!r} needs an image [H, W, C], got an observation of shape {shape}; use mlp")
-    least = {"nature_cnn": 36, "grid_cnn": 3}.get(kind, 1)
-    if min(shape[:2]) < least:
-        raise ValueError(f"agent.body {kind!r} needs at least {least} x {least} pixels, got {shape[0]} x {shape[1]}")
-    if kind == "nature_cnn":
-        return NatureCNN(options.hidden[-1]), True
-    if kind == "grid_cnn":
-        return GridCNN(options.channels[0], options.hidden[-1]), True
-    channels = options.channels if len(options.channels) > 1 else (16, 32, 32)
-    return ImpalaResNet(channels, hidden=options.hidden[-1]), True
-
-
-class _Flat(nn.Module):
-    inner: nn.Module
-
-    @nn.compact
-    def __call__(self, x: Array) -> Array:
-        return self.inner(x.reshape(x.shape[0], -1))
-
-
-def _shape(shapes: PyTree) -> tuple[int, ...]:
-    """The shape of the network's input: that of a single array, else of all of them flattened into one."""
-    leaves = jax.tree.leaves(shapes)
-    return leaves[0].shape if len(leaves) == 1 else (sum(_size(leaf.shape) for leaf in leaves),)
-
-
-def _join(observation: PyTree, shapes: PyTree) -> Array:
-    leaves = jax.tree.leaves(observation)
-    if len(leaves) == 1:
-        return leaves[0]
-    shapes = [leaf.shape for leaf in jax.tree.leaves(shapes)]
-    flat = [leaf.reshape(*leaf.shape[: leaf.ndim - len(shape)], -1) for leaf, shape in zip(leaves, shapes, strict=True)]
-    return jnp.concatenate(flat, axis=-1)
-
-
-def _size(shape: tuple[int, ...]) -> int:
-    size = 1
-    for n in shape:
-        size *= n
-    return size
+    return ActorCritic(init, trunk.memory, step, action, unroll, trunk.recurrent)

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from boonta.core.types import Array
+from boonta.nets.dense import Init, kernel_init
 
 Formulation = Literal["auto", "direct", "matmul"]
 
@@ -72,6 +73,7 @@ class Conv(nn.Module):
         stride: in pixels.
         padding: "VALID" or "SAME".
         formulation: see `convolve`.
+        initial: see `kernel_init`.
     """
 
     features: int
@@ -79,11 +81,12 @@ class Conv(nn.Module):
     stride: int = 1
     padding: str = "VALID"
     formulation: Formulation = "auto"
+    initial: Init = "orthogonal"
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
         """float32 [N, H, W, C] -> float32 [N, H', W', features]."""
         shape = (self.size, self.size, x.shape[-1], self.features)
-        kernel = self.param("kernel", nn.initializers.orthogonal(2.0**0.5), shape)
+        kernel = self.param("kernel", kernel_init(self.initial), shape)
         bias = self.param("bias", nn.initializers.zeros, (self.features,))
         return convolve(x, kernel, self.stride, self.padding, self.formulation) + bias

@@ -1,12 +1,20 @@
 """The dense layer of all networks here."""
 
 from collections.abc import Callable
+from typing import Literal
 
 import flax.linen as nn
 import jax.numpy as jnp
 
 from boonta.core.types import Array
 from boonta.ops.product import product
+
+Init = Literal["orthogonal", "glorot"]
+
+
+def kernel_init(initial: Init, gain: float = 2.0**0.5) -> Callable[..., Array]:
+    """Makes a kernel: orthogonal with this gain, or uniform after Glorot and Bengio 2010, which has none."""
+    return nn.initializers.orthogonal(gain) if initial == "orthogonal" else nn.initializers.glorot_uniform()
 
 
 class Dense(nn.Module):

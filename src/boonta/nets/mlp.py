@@ -3,10 +3,9 @@
 from collections.abc import Callable
 
 import flax.linen as nn
-import numpy as np
 
 from boonta.core.types import Array
-from boonta.nets.dense import Dense
+from boonta.nets.dense import Dense, Init, kernel_init
 
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "tanh": nn.tanh,
@@ -18,19 +17,21 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 
 
 class MLP(nn.Module):
-    """Dense layers, each followed by its activation; orthogonal initialisation of gain sqrt(2).
+    """Dense layers, each followed by its activation.
 
     Attributes:
         hidden: width of each layer.
         activation: a key of ACTIVATIONS.
+        initial: see `kernel_init`.
     """
 
     hidden: tuple[int, ...]
     activation: str = "tanh"
+    initial: Init = "orthogonal"
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
         """float32 [..., d] -> float32 [..., hidden[-1]]."""
         for width in self.hidden:
-            x = ACTIVATIONS[self.activation](Dense(width, kernel_init=nn.initializers.orthogonal(np.sqrt(2)))(x))
+            x = ACTIVATIONS[self.activation](Dense(width, kernel_init(self.initial))(x))
         return x

@@ -2,13 +2,10 @@
 
 import flax.linen as nn
 import jax.numpy as jnp
-import numpy as np
 
 from boonta.core.types import Array
 from boonta.nets.convolution import Conv, Formulation
-from boonta.nets.dense import Dense
-
-_dense_init = nn.initializers.orthogonal(np.sqrt(2))
+from boonta.nets.dense import Dense, Init, kernel_init
 
 
 class NatureCNN(nn.Module):
@@ -17,17 +14,19 @@ class NatureCNN(nn.Module):
     Attributes:
         hidden: width of the dense layer.
         formulation: see `convolve`.
+        initial: see `kernel_init`.
     """
 
     hidden: int = 512
     formulation: Formulation = "auto"
+    initial: Init = "orthogonal"
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
         """float32 [N, H, W, C], H and W at least 36 -> float32 [N, hidden]."""
         for features, size, stride in ((32, 8, 4), (64, 4, 2), (64, 3, 1)):
-            x = nn.relu(Conv(features, size, stride, formulation=self.formulation)(x))
-        return nn.relu(Dense(self.hidden, kernel_init=_dense_init)(x.reshape(x.shape[0], -1)))
+            x = nn.relu(Conv(features, size, stride, formulation=self.formulation, initial=self.initial)(x))
+        return nn.relu(Dense(self.hidden, kernel_init(self.initial))(x.reshape(x.shape[0], -1)))
 
 
 class GridCNN(nn.Module):
@@ -37,17 +36,19 @@ class GridCNN(nn.Module):
         channels: of the convolution.
         hidden: width of the dense layer.
         formulation: see `convolve`.
+        initial: see `kernel_init`.
     """
 
     channels: int = 16
     hidden: int = 128
     formulation: Formulation = "auto"
+    initial: Init = "orthogonal"
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
         """float32 [N, H, W, C] -> float32 [N, hidden]."""
-        x = nn.relu(Conv(self.channels, 3, formulation=self.formulation)(x))
-        return nn.relu(Dense(self.hidden, kernel_init=_dense_init)(x.reshape(x.shape[0], -1)))
+        x = nn.relu(Conv(self.channels, 3, formulation=self.formulation, initial=self.initial)(x))
+        return nn.relu(Dense(self.hidden, kernel_init(self.initial))(x.reshape(x.shape[0], -1)))
 
 
 class ImpalaResNet(nn.Module):
@@ -58,23 +59,27 @@ class ImpalaResNet(nn.Module):
         blocks: residual blocks in each section.
         hidden: width of the dense layer.
         formulation: see `convolve`.
+        initial: see `kernel_init`.
     """
 
     channels: tuple[int, ...] = (16, 32, 32)
     blocks: int = 2
     hidden: int = 256
     formulation: Formulation = "auto"
+    initial: Init = "orthogonal"
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
         """float32 [N, H, W, C] -> float32 [N, hidden]."""
         for channels in self.channels:
-            x = Conv(channels, 3, padding="SAME", formulation=self.formulation)(x)
-            x = _max_pool(x)
+
+            def conv(x: Array, channels: int = channels) -> Array:
+                return Conv(channels, 3, padding="SAME", formulation=self.formulation, initial=self.initial)(x)
+
+            x = _max_pool(conv(x))
             for _ in range(self.blocks):
-                y = Conv(channels, 3, padding="SAME", formulation=self.formulation)(nn.relu(x))
-                x = x + Conv(channels, 3, padding="SAME", formulation=self.formulation)(nn.relu(y))
-        return nn.relu(Dense(self.hidden, kernel_init=_dense_init)(nn.relu(x).reshape(x.shape[0], -1)))
+                x = x + conv(nn.relu(conv(nn.relu(x))))
+        return nn.relu(Dense(self.hidden, kernel_init(self.initial))(nn.relu(x).reshape(x.shape[0], -1)))
 
 
 def _max_pool(x: Array) -> Array:

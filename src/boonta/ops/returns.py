@@ -46,3 +46,21 @@ def n_step_returns(r_t: Array, discount_t: Array, v: Array, n: int, first_t: Arr
         longer = r_t + discount_t * jnp.where(ended_t, v[1:], beyond)
         returns = jnp.where(first_t, v[:-1], longer)
     return returns
+
+
+def n_step_target(r_t: Array, discount_t: Array, first_t: Array) -> tuple[Array, Array, Array]:
+    """What n steps of one sequence give on the way to where their return bootstraps: n steps on, or at LAST.
+
+    Args:
+        r_t: float32 [n], rewards that came WITH steps 1 ... n.
+        discount_t: float32 [n], discounts that came with them, times gamma.
+        first_t: bool [n], whether steps 1 ... n are FIRST.
+
+    Returns:
+        The sum of discounted rewards, float32; the discount of the value to add; and of which step, int32 in 1 ... n.
+        Where the first of them is FIRST, there is no target.
+    """
+    inside = jnp.cumsum(first_t) == 0  # up to LAST
+    discount = jnp.cumprod(jnp.where(inside, discount_t, 1.0))
+    before = jnp.concatenate([jnp.ones(1, discount.dtype), discount[:-1]])
+    return jnp.sum(jnp.where(inside, before * r_t, 0.0)), discount[-1], jnp.maximum(jnp.sum(inside), 1)

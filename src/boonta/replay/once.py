@@ -5,7 +5,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from boonta.core.types import Array, Key, Sample, Trajectory, batch_size
+from boonta.core.types import Array, Ids, Key, Sample, Trajectory, batch_size
 from boonta.replay.types import Replay
 
 
@@ -34,8 +34,7 @@ def once(capacity: int, batch: int) -> Replay:
         stored = jax.tree.map(lambda x: jnp.zeros((capacity, *x.shape), x.dtype), example)
         return State(stored, jnp.int32(0), jnp.int32(0))
 
-    def insert(state: State, trajectories: Trajectory, priorities: Array) -> State:
-        del priorities
+    def insert(state: State, trajectories: Trajectory) -> tuple[State, Ids]:
         n = batch_size(trajectories)
         if capacity % n:
             raise ValueError(f"capacity must be a multiple of the trajectories inserted, got {capacity} and {n}")
@@ -43,17 +42,24 @@ def once(capacity: int, batch: int) -> Replay:
         stored = jax.tree.map(
             lambda all_, new: jax.lax.dynamic_update_slice_in_dim(all_, new, at, 0), state.stored, trajectories
         )
-        return State(stored, state.written + n, state.read)
+        return State(stored, state.written + n, state.read), _ids(at, n)
+
+    def window(state: State, ids: Ids) -> Trajectory:
+        return jax.tree.map(lambda x: x[ids.place], state.stored)
 
     def sample(state: State, key: Key) -> tuple[State, Sample]:
         del key
         at = state.read % capacity
         drawn = jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, at, batch, 0), state.stored)
-        ids = at + jnp.arange(batch, dtype=jnp.int32)
-        return state._replace(read=state.read + batch), Sample(drawn, jnp.ones(batch, jnp.float32), ids)
+        return state._replace(read=state.read + batch), Sample(drawn, jnp.ones(batch, jnp.float32), _ids(at, batch))
 
-    def revise(state: State, ids: Array, priorities: Array) -> State:
+    def revise(state: State, ids: Ids, priorities: Array) -> State:
         del ids, priorities
         return state
 
-    return Replay(init, insert, sample, revise)
+    return Replay(init, insert, window, sample, revise, lambda state: state.written - state.read)
+
+
+def _ids(at: Array, count: int) -> Ids:
+    place = at + jnp.arange(count, dtype=jnp.int32)
+    return Ids(place, jnp.zeros_like(place))

@@ -1,22 +1,31 @@
-"""What every replay offers, wherever it lives."""
+"""What every replay on a device offers."""
 
 from collections.abc import Callable
 from typing import NamedTuple
 
-from boonta.core.types import Array, Key, PyTree, Sample, Trajectory
+from boonta.core.types import Array, Ids, Key, PyTree, Sample, Trajectory
 
 
 class Replay(NamedTuple):
-    """A store of trajectories as pure functions over fixed shapes.
+    """A store of experience as pure functions over fixed shapes.
+
+    What goes in are pieces: trajectories of as many steps as one unroll has. What comes out are windows of `length`
+    steps that begin every `period` steps, and may be a piece, part of one, or several of one environment and life.
 
     Attributes:
-        init: one trajectory, or its shapes -> the empty state.
-        insert: (state, Trajectory [E, ...], priorities [E]) -> state.
+        init: one piece, or its shapes -> the empty state.
+        insert: (state, Trajectory [E, ...]) -> (state, Ids [K]): of the windows that are complete with these pieces,
+            as likely to be drawn as the likeliest so far; places below 0 stand for none.
+        window: (state, Ids [K]) -> Trajectory [K, ...].
         sample: (state, key) -> (state, Sample [B, ...]). Consumes the key.
-        revise: (state, ids [B], priorities [B]) -> state; ids whose trajectory is gone are passed over.
+        revise: (state, Ids [K], priorities [K]) -> state; windows that are gone, and priorities that are not finite,
+            are passed over.
+        size: state -> int32 [], windows that can be drawn.
     """
 
     init: Callable[[Trajectory], PyTree]
-    insert: Callable[[PyTree, Trajectory, Array], PyTree]
+    insert: Callable[[PyTree, Trajectory], tuple[PyTree, Ids]]
+    window: Callable[[PyTree, Ids], Trajectory]
     sample: Callable[[PyTree, Key], tuple[PyTree, Sample]]
-    revise: Callable[[PyTree, Array, Array], PyTree]
+    revise: Callable[[PyTree, Ids, Array], PyTree]
+    size: Callable[[PyTree], Array]

@@ -60,8 +60,14 @@ class Anakin:
 
     def shapes(self) -> PyTree:
         here = SingleDeviceSharding(self.program.mesh.devices.flat[0])
-        shapes = jax.eval_shape(self.program.start, *configuration.stacked(self.members))
+        shapes, _ = self.split(jax.eval_shape(self.program.start, *configuration.stacked(self.members)))
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=here), shapes)
+
+    def split(self, state: anakin.State) -> tuple[anakin.State, PyTree]:
+        return state._replace(replays={}), state.replays
+
+    def joined(self, rest: anakin.State, replays: PyTree) -> anakin.State:
+        return rest._replace(replays=replays)
 
     def start(self, facts: dict[str, Any] | None = None) -> anakin.State:
         del facts
@@ -82,7 +88,6 @@ class Anakin:
         state, metrics = self._compiled[iterations](state)
         metrics = fetch(metrics)
         elapsed = time.perf_counter() - clock
-        metrics["policy_lag_mean"] = np.full_like(metrics["count"], self.unit.lag)
         return state, metrics, elapsed
 
     def tensors(self) -> list[str]:

@@ -21,7 +21,7 @@ class System(Protocol):
         members: of the population, M.
         iterations: of the whole run.
         steps: environment steps of one iteration, of one member.
-        updates: updates of one iteration, of one member.
+        updates: updates of one iteration, of one member, once there is enough to learn from.
         compile_seconds: spent on compiling so far.
     """
 
@@ -33,7 +33,15 @@ class System(Protocol):
     compile_seconds: float
 
     def shapes(self) -> PyTree:
-        """The state's, on one device: what a checkpoint is restored to outside a run."""
+        """The state's without its replays, on one device: what a checkpoint is restored to outside a run."""
+        ...
+
+    def split(self, state: PyTree) -> tuple[PyTree, PyTree]:
+        """The state without its replays, and these; `joined` takes them back."""
+        ...
+
+    def joined(self, rest: PyTree, replays: PyTree) -> PyTree:
+        """The state again."""
         ...
 
     def start(self, facts: dict[str, Any] | None = None) -> PyTree:
@@ -55,8 +63,9 @@ class System(Protocol):
             asked: whether to stop early, where iterations can be made one by one.
 
         Returns:
-            The state, the metrics [M, iterations made] (those of `core.episodes.Finished`, `health` and
-            `policy_lag_mean` among them), and the seconds that it took, compilation apart.
+            The state, the metrics [M, iterations made] (those of `core.episodes.Finished`, `health`, `policy_lag_mean`
+            and `made` among them: updates, and where there were none the learners' own mean nothing), and the seconds
+            that it took, compilation apart.
 
         Raises:
             Failed: of `experiments.systems.protocol`.

@@ -81,7 +81,7 @@ class Sebulba:
         limits = (options.lag, options.restarts, options.timeout, self.drop)
         self.plan = Plan(actors, learners, threads, envs, *limits)
         self.unit = self._unit(envs, len(learners))
-        self.steps = envs * jax.process_count() * self.unit.learning.rounds * self.unit.learning.length
+        self.steps = envs * jax.process_count() * self.unit.learning.rounds * self.unit.learning.unroll
         self.updates = self.unit.learning.updates
         asked = Workers(options.workers, options.worker_count, options.worker_timeout)
         self._notes = self._remarks()
@@ -147,11 +147,17 @@ class Sebulba:
 
     def shapes(self) -> PyTree:
         here = jax.sharding.SingleDeviceSharding(self.plan.actors[0])
-        shapes = jax.eval_shape(lambda: self.unit.init(random.key(self.seed), self._overrides()))
+        shapes, _ = self.split(jax.eval_shape(lambda: self.unit.init(random.key(self.seed), self._overrides())))
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=here), shapes)
 
     def _overrides(self) -> dict[str, Any]:
         return {key: jnp.float32(value) for key, value in self.members[0].overrides.items()}
+
+    def split(self, state: sebulba.State) -> tuple[sebulba.State, PyTree]:
+        return state._replace(replays={}), state.replays
+
+    def joined(self, rest: sebulba.State, replays: PyTree) -> sebulba.State:
+        return rest._replace(replays=replays)
 
     def start(self, facts: dict[str, Any] | None = None) -> sebulba.State:
         """The state; actors are set going by the first `advance`, with environments of a life that was not yet."""

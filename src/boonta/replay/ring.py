@@ -1,0 +1,167 @@
+"""Replay of windows on a device: every step stored once, the oldest pieces overwritten first."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from boonta.core.agent import Experience
+from boonta.core.types import Array, Ids, Key, Sample, Trajectory, batch_size
+from boonta.replay import frames, sums
+from boonta.replay.types import Replay
+from boonta.replay.windows import steps, windows
+
+LEAST = 1e-6  # priority, so that what is there can be told from what is not
+
+
+class State(NamedTuple):
+    """Pieces, and which of their windows can be drawn.
+
+    Attributes:
+        pieces: Trajectory [N, ...] of U time steps each, without the one after them; stacks as `frames` keeps them.
+        generation: int32 [N], how often each place was overwritten.
+        chain: int32 [N, W], for a piece whose windows are complete, the places of all the pieces they need.
+        tails: int32 [rows, W], the latest places of each environment, the newest last, -1 where there are fewer.
+        following: int32 [rows, 2], the life and the step at which each environment's next piece goes on.
+        written: int32, the place to write to next.
+        count: int32, windows that can be drawn.
+        priorities: of each window, float32 [N K], raised to the exponent where sampling is proportional; 0: not there.
+        highest: float32, the highest priority so far.
+    """
+
+    pieces: Trajectory
+    generation: Array
+    chain: Array
+    tails: Array
+    following: Array
+    written: Array
+    count: Array
+    priorities: sums.Sums
+    highest: Array
+
+
+def ring(experience: Experience, batch: int, capacity: int, rows: int, arriving: int, stack: int = 1) -> Replay:
+    """A ring of pieces.
+
+    Args:
+        experience: whose windows and sampler.
+        batch: windows in a sample.
+        capacity: windows that can be drawn, at least.
+        rows: environments over all devices and hosts: the range of their global indices.
+        arriving: pieces in one insertion, all of different environments.
+        stack: frames in an observation of the environment (`Spec.stack`).
+
+    Raises:
+        ValueError: windows that do not begin every period, or an unknown sampler.
+    """
+    sizes = windows(experience)
+    each, unroll = sizes.each, sizes.unroll
+    # The last pieces of every environment wait for those that complete their windows.
+    places = -(-capacity // each) + rows * sizes.pieces
+    places += -places % arriving
+    proportional, ranked = experience.sampler == "prioritized", experience.sampler == "ranked"
+    if experience.sampler not in ("uniform", "prioritized", "ranked"):
+        raise ValueError(f"experience.sampler must be uniform, prioritized or ranked, got {experience.sampler!r}")
+    alpha = experience.priority_exponent if proportional else 1.0
+
+    def init(example: Trajectory) -> State:
+        one = example._replace(timesteps=jax.tree.map(_without_last, example.timesteps))
+        one = jax.eval_shape(lambda: frames.pack(jax.tree.map(_zeros, one), stack))
+        pieces = jax.tree.map(lambda x: jnp.zeros((places, *x.shape), x.dtype), one)
+        zeros = jnp.zeros(places, jnp.int32)
+        chain, tails = (jnp.full((n, sizes.pieces), -1, jnp.int32) for n in (places, rows))
+        following, none = jnp.full((rows, 2), -1, jnp.int32), jnp.int32(0)
+        return State(pieces, zeros, chain, tails, following, none, none, sums.zeros(places * each), jnp.float32(1.0))
+
+    def insert(state: State, trajectories: Trajectory) -> tuple[State, Ids]:
+        n = batch_size(trajectories)
+        at = state.written + jnp.arange(n, dtype=jnp.int32)
+        cut = trajectories._replace(timesteps=jax.tree.map(lambda x: x[:, :-1], trajectories.timesteps))
+        pieces = jax.tree.map(
+            lambda all_, new: jax.lax.dynamic_update_slice_in_dim(all_, new, state.written, 0),
+            state.pieces,
+            jax.vmap(lambda one: frames.pack(one, stack))(cut),
+        )
+        generation = state.generation.at[at].add(1)
+        gone = (at[:, None] * each + jnp.arange(each)).reshape(-1)
+        count = state.count - jnp.sum(sums.at(state.priorities, gone) > 0, dtype=jnp.int32)
+        priorities = sums.put(state.priorities, gone, jnp.zeros(n * each))
+        origin = trajectories.origin
+        row = origin.environment
+        here = jnp.stack([origin.life, origin.step], axis=1)
+        goes_on = (state.following[row] == here).all(axis=1)
+        before = jnp.where(goes_on[:, None], state.tails[row, 1:], -1)
+        tail = jnp.concatenate([before, at[:, None]], axis=1)
+        begin = tail[:, 0]
+        chain = state.chain.at[jnp.where(begin < 0, places, begin)].set(tail, mode="drop")
+        complete = begin[:, None] * each + jnp.arange(each)
+        complete = jnp.where(begin[:, None] < 0, -1, complete).reshape(-1).astype(jnp.int32)
+        priorities = sums.put(priorities, complete, jnp.full(n * each, _raised(state.highest)))
+        state = State(
+            pieces,
+            generation,
+            chain,
+            state.tails.at[row].set(tail),
+            state.following.at[row].set(here + jnp.asarray([0, unroll])),
+            (state.written + n) % places,
+            count + jnp.sum(complete >= 0, dtype=jnp.int32),
+            priorities,
+            state.highest,
+        )
+        return state, Ids(complete, generation[jnp.maximum(complete, 0) // each])
+
+    def window(state: State, ids: Ids) -> Trajectory:
+        first, begin = ids.place // each, ids.place % each * sizes.period
+        chain = state.chain[first]
+        which, step = steps(sizes, begin, sizes.length + 1, jnp.arange)
+        place = jnp.take_along_axis(chain, which, axis=1)
+        timesteps = frames.unpack(state.pieces.timesteps, stack, chain, begin, place, step, unroll)
+        extras = jax.tree.map(lambda x: x[place[:, :-1], step[:, :-1]], state.pieces.extras)
+        memory, origin = jax.tree.map(lambda x: x[first], (state.pieces.memory, state.pieces.origin))
+        return Trajectory(memory, timesteps, extras, origin._replace(step=origin.step + begin))
+
+    def sample(state: State, key: Key) -> tuple[State, Sample]:
+        shares = jax.random.uniform(key, (batch,))
+        count = state.count
+        if ranked:
+            place, chance = _by_rank(state.priorities, shares, count)
+        else:
+            place = sums.find(state.priorities, shares)
+            chance = sums.at(state.priorities, place) / sums.total(state.priorities)
+        ids = Ids(place, state.generation[place // each])
+        weights = (count * chance) ** -experience.importance_exponent if ranked or proportional else jnp.ones(batch)
+        return state, Sample(window(state, ids), weights, ids)
+
+    def revise(state: State, ids: Ids, priorities: Array) -> State:
+        if not (proportional or ranked):
+            return state
+        there = (ids.place >= 0) & (state.generation[ids.place // each] == ids.generation) & jnp.isfinite(priorities)
+        priorities = jnp.maximum(priorities, LEAST)
+        put = sums.put(state.priorities, jnp.where(there, ids.place, -1), _raised(priorities))
+        highest = jnp.maximum(state.highest, jnp.max(jnp.where(there, priorities, 0.0)))
+        return state._replace(priorities=put, highest=highest)
+
+    def size(state: State) -> Array:
+        return state.count
+
+    def _raised(priority: Array) -> Array:
+        return priority**alpha if proportional else priority if ranked else jnp.ones_like(priority)
+
+    def _by_rank(priorities: sums.Sums, shares: Array, count: Array) -> tuple[Array, Array]:
+        """Places drawn with probability (1 / rank)^alpha, rank 1 for the highest of `count` priorities, and theirs."""
+        weights = priorities.weights.reshape(-1)
+        order = jnp.argsort(-weights)
+        ends = jnp.cumsum(jnp.arange(1, len(weights) + 1, dtype=jnp.float32) ** -experience.priority_exponent)
+        whole = ends[jnp.maximum(count - 1, 0)]
+        rank = jnp.minimum(jnp.searchsorted(ends, shares * whole, side="right"), jnp.maximum(count - 1, 0))
+        return order[rank].astype(jnp.int32), (rank + 1.0) ** -experience.priority_exponent / whole
+
+    return Replay(init, insert, window, sample, revise, size)
+
+
+def _without_last(shape: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct((shape.shape[0] - 1, *shape.shape[1:]), shape.dtype)
+
+
+def _zeros(shape: jax.ShapeDtypeStruct) -> Array:
+    return jnp.zeros(shape.shape, shape.dtype)
