@@ -162,7 +162,8 @@ def _train(args: argparse.Namespace) -> int:
         print(f"boonta: {stop}", file=sys.stderr)
         return 128 + stop.signal
     except training.Failed as failure:
-        print(f"boonta: {failure}", file=sys.stderr)
+        if not failure.told:
+            print(f"boonta: {failure}", file=sys.stderr)
         return 1
     summary = result.summary
     if not process.leads():

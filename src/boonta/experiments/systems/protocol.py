@@ -122,7 +122,9 @@ class System(Protocol):
 
 
 class Failed(Exception):
-    """The run ended for a reason that the message tells; the exit code is 1."""
+    """The run ended for a reason that the message tells; the exit code is 1. `told`: that it was told already."""
+
+    told = False
 
 
 def done(value: Any) -> "Future[Any]":
