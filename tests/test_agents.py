@@ -1,11 +1,13 @@
 """The contract of agents, held by each of ours."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from boonta.agents import ppo, vtrace
+from boonta.agents import dqn, ppo, r2d2, vtrace
 from boonta.core.environment import Continuous, Discrete, Environment, Spec, proceed, start
 from boonta.core.types import LAST
 from boonta.envs import catch, memory
@@ -94,6 +96,50 @@ class TestVTrace(AgentContract):
     def make(self):
         environment = catch.make(rows=4, columns=3)
         return vtrace.vtrace(environment.spec, vtrace.Settings(share=True, **SMALL, **PLAIN)), environment
+
+
+def valued(module, environment, **settings):
+    made = {"body": "mlp", "hidden": (8,), "batch": 4, "huber": None} | settings
+    known = {field.name for field in dataclasses.fields(module.Settings)}
+    factory = getattr(module, module.__name__.split(".")[-1])
+    return factory(environment.spec, module.Settings(**{k: v for k, v in made.items() if k in known})), environment
+
+
+class TestDQN(AgentContract):
+    def make(self):
+        return valued(dqn, catch.make(rows=4, columns=3), n_step=5)
+
+
+class TestDQNWithPlainSGD(AgentContract):
+    one_device_is_two = True
+
+    def make(self):
+        return valued(dqn, catch.make(rows=4, columns=3), n_step=5, dueling=False, double=False, **PLAIN)
+
+
+class TestDQNLegal(AgentContract):
+    def make(self):
+        return valued(dqn, choose(), n_step=4, head=4)
+
+
+SEQUENCES = {"length": 12, "burn_in": 4, "period": 4, "core_size": 4, "head": 4}
+
+
+class TestR2D2(AgentContract):
+    def make(self):
+        return valued(r2d2, memory.make(length=3), **SEQUENCES)
+
+
+class TestR2D2WithPlainSGD(AgentContract):
+    one_device_is_two = True
+
+    def make(self):
+        return valued(r2d2, memory.make(length=3), **SEQUENCES | {"burn_in": 0}, **PLAIN)
+
+
+class TestR2D2Legal(AgentContract):
+    def make(self):
+        return valued(r2d2, choose(), core="gru", rescale=False, dueling=False, **SEQUENCES)
 
 
 def test_the_contract_sees_an_update_that_looks_at_idle_actions():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from boonta import envs
-from boonta.agents import ppo, vtrace
+from boonta.agents import dqn, ppo, r2d2, vtrace
 from boonta.architectures import anakin, sebulba
 from boonta.architectures.sebulba_threads import Plan, Threads
 from boonta.core import acting, devices, random
@@ -17,6 +17,8 @@ from tests.watching import watched
 
 SEED, ENVS, LENGTH, UNROLLS = 3, 4, 6, 5
 
+SEQUENCES = {"length": 2 * LENGTH, "period": LENGTH, "burn_in": LENGTH, "replay_ratio": 1.0}
+
 # name: agent's factory and settings, environment
 TABLE = {
     "ppo": (ppo.ppo, ppo.Settings, {"minibatches": 1}, "gymnax:CartPole-v1"),
@@ -25,14 +27,17 @@ TABLE = {
     "vtrace": (vtrace.vtrace, vtrace.Settings, {}, "gymnax:CartPole-v1"),
     "vtrace, recurrent": (vtrace.vtrace, vtrace.Settings, {"core": "gru"}, "boonta:memory"),
     "vtrace, images": (vtrace.vtrace, vtrace.Settings, {"body": "grid_cnn"}, "gymnax:Breakout-MinAtar"),
+    "dqn": (dqn.dqn, dqn.Settings, {"n_step": 2, "unroll": LENGTH, "explore_last": 0.5}, "gymnax:CartPole-v1"),
+    "dqn, images": (dqn.dqn, dqn.Settings, {"body": "grid_cnn", "unroll": LENGTH}, "gymnax:Breakout-MinAtar"),
+    "r2d2": (r2d2.r2d2, r2d2.Settings, {"hidden": (8,), "core_size": 8, "head": 8, **SEQUENCES}, "boonta:tmaze"),
 }
 
 
 def made(name):
     factory, settings, values, env = TABLE[name]
     environment = envs.make(env)
-    frozen = {"batch": ENVS, "unroll": LENGTH, "learning_rate": 0.0}
-    return factory(environment.spec, settings(**frozen, **values)), environment
+    frozen = {"batch": ENVS, "learning_rate": 0.0} | ({"unroll": LENGTH} if "period" not in values else {})
+    return factory(environment.spec, settings(**frozen | values)), environment
 
 
 def on_anakin(agent, environment):

@@ -16,7 +16,7 @@ from jax.sharding import PartitionSpec as P
 from boonta.core import acting, devices
 from boonta.core.agent import Agent, check
 from boonta.core.environment import Discrete, Environment, Spec
-from boonta.core.types import FIRST, LAST, Array, Key, Params, PyTree, Sample, TimeStep, Trajectory
+from boonta.core.types import FIRST, LAST, Array, Ids, Key, Params, PyTree, Sample, TimeStep, Trajectory
 
 
 class AgentContract:
@@ -161,6 +161,14 @@ class AgentContract:
             state, params, _ = self._run(name, altered)
             _equal((state, params), self._updated(name)[:2])
 
+    def test_first_priorities_are_sound(self):
+        for name, learner in self._made()[0].learners.items():
+            if learner.insert is not None:
+                insert = jax.jit(jax.vmap(partial(learner.insert, self._params())))
+                priorities = np.asarray(insert(self._sample(name).trajectory))
+                assert priorities.shape == (learner.experience.batch,)
+                assert np.all(np.isfinite(priorities) & (priorities >= 0)), f"{name}'s priorities: {priorities}"
+
     def test_devices_agree_after_an_update(self):
         """Two devices end with the same parameters, state and metrics; with those of one device where promised."""
         if len(jax.devices()) < 2:
@@ -234,9 +242,8 @@ class AgentContract:
         _, trajectory = cls._unroll(cls._begin(experience.batch), experience.length)
         if experience.view is not None:
             trajectory = experience.view(trajectory)
-        return Sample(
-            trajectory, jnp.ones(experience.batch, jnp.float32), jnp.arange(experience.batch, dtype=jnp.int32)
-        )
+        place = jnp.arange(experience.batch, dtype=jnp.int32)
+        return Sample(trajectory, jnp.ones(experience.batch, jnp.float32), Ids(place, jnp.zeros_like(place)))
 
     @classmethod
     @cache
