@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from boonta.agents import dqn, ppo, r2d2, vtrace
-from boonta.core.environment import Continuous, Discrete, Environment, Spec, proceed, start
+from boonta.core.environment import Environment, proceed, start
+from boonta.core.spec import Continuous, Discrete, Spec
 from boonta.core.types import LAST
 from boonta.envs import catch, memory
 from boonta.testing.agent import AgentContract

@@ -11,7 +11,8 @@ from jax.sharding import PartitionSpec as P
 from boonta.agents import ppo, vtrace
 from boonta.architectures import anakin
 from boonta.core import devices, random
-from boonta.core.environment import Discrete, Environment, Spec, proceed, start
+from boonta.core.environment import Environment, proceed, start
+from boonta.core.spec import Discrete, Spec
 from boonta.envs import catch
 
 TINY = {"body": "mlp", "hidden": (16,), "unroll": 8, "batch": 8, "anneal": False}

@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import pytest
 
 from boonta import cli
-from boonta.core.environment import Discrete, Environment, Spec, proceed, start
+from boonta.core.environment import Environment, proceed, start
+from boonta.core.spec import Discrete, Spec
 from boonta.experiments import config, registry
 
 TINY = [

@@ -12,10 +12,12 @@ from jax.sharding import PartitionSpec as P
 from boonta.agents import ppo
 from boonta.architectures import anakin
 from boonta.core import acting, agent, devices, episodes, health
-from boonta.core.environment import Continuous, Discrete, Environment, Spec, advance, check, proceed, start
+from boonta.core.environment import Environment, advance, check, proceed, start
 from boonta.core.flat import ravel
 from boonta.core.settings import Refused
-from boonta.core.types import FIRST, LAST, MID, Sample, batch_size, select
+from boonta.core.spec import Continuous, Discrete, Spec
+from boonta.core.trees import batch_size, select
+from boonta.core.types import FIRST, LAST, MID, Sample
 from boonta.envs import catch
 from boonta.envs.wrappers import time_limit
 

@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from boonta.core.environment import Discrete, advance
+from boonta.core.environment import advance
+from boonta.core.spec import Discrete
 from boonta.core.types import LAST
 from boonta.envs import catch, chain, gridworld, memory, probes, tmaze
 from boonta.testing import EnvironmentContract

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from boonta.core.environment import Continuous
+from boonta.core.spec import Continuous
 from boonta.core.types import LAST
 from boonta.envs.gymnax import make, names
 from boonta.testing import EnvironmentContract

@@ -12,8 +12,8 @@ import pytest
 
 from boonta import envs
 from boonta.core import host
-from boonta.core.environment import Continuous
 from boonta.core.host import Workers
+from boonta.core.spec import Continuous
 from boonta.core.types import FIRST, LAST, MID
 from boonta.envs import dm, gym, workers
 from tests.faulty import fail

@@ -49,6 +49,9 @@ def test_every_folder_has_its_place():
 @pytest.mark.parametrize("module", [f"boonta.{m.name}" for m in pkgutil.iter_modules(boonta.__path__) if m.ispkg])
 def test_all_is_complete(module):
     package = importlib.import_module(module)
+    for names in getattr(package, "_WHERE", {}).values():  # imported when they are asked for
+        for name in names:
+            getattr(package, name)
     public = {
         name
         for name, value in vars(package).items()

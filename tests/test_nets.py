@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from boonta.core.environment import Continuous, Discrete, Spec
+from boonta.core.spec import Continuous, Discrete, Spec
 from boonta.core.types import FIRST, LAST, MID, TimeStep
 from boonta.nets.actor_critic import Heads, actor_critic
 from boonta.nets.convolution import Conv, convolve

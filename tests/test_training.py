@@ -17,7 +17,8 @@ import orbax.checkpoint as ocp
 import pytest
 
 from boonta.cli import main
-from boonta.core.environment import Discrete, Environment, Spec, proceed, start
+from boonta.core.environment import Environment, proceed, start
+from boonta.core.spec import Discrete, Spec
 from boonta.experiments import agreement, runs, systems
 from boonta.experiments import config as configuration
 from boonta.experiments.checkpoint import Checkpoints

@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from boonta.core.environment import Discrete, Environment, Spec, proceed, start
+from boonta.core.environment import Environment, proceed, start
+from boonta.core.spec import Discrete, Spec
 from boonta.core.types import FIRST, LAST, MID
 from boonta.envs import catch, wrappers
 from boonta.testing import EnvironmentContract

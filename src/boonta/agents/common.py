@@ -5,9 +5,10 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
-from boonta.core.environment import Spec
 from boonta.core.settings import setting
-from boonta.core.types import Array, PyTree, TimeStep, Trajectory, batch_size
+from boonta.core.spec import Spec
+from boonta.core.trees import batch_size
+from boonta.core.types import Array, PyTree, TimeStep, Trajectory
 from boonta.nets.actor_critic import ActorCritic, Heads, actor_critic
 from boonta.nets.dense import Init
 from boonta.nets.torso import Activation, Body, Core, Options, features, legal, seen

@@ -15,9 +15,9 @@ from boonta.agents.common import TorsoSettings, shape_reward
 from boonta.agents.values import best, explore, normalized_weights
 from boonta.core.agent import Agent, Experience, Learner
 from boonta.core.devices import average
-from boonta.core.environment import Spec
 from boonta.core.flat import ravel
 from boonta.core.settings import setting, traced
+from boonta.core.spec import Spec
 from boonta.core.types import Array, Extras, Feedback, Key, Memory, Params, PyTree, Sample, TimeStep
 from boonta.nets.q_network import Heads, q_network
 from boonta.ops.optimizers import Optimizer, optimizer

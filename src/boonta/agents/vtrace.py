@@ -10,9 +10,9 @@ import optax
 from boonta.agents.common import NetworkSettings, include, masked_means, network, normalized, shape_reward
 from boonta.core.agent import Agent, Experience, Learner
 from boonta.core.devices import average
-from boonta.core.environment import Spec
 from boonta.core.flat import ravel
 from boonta.core.settings import setting, traced
+from boonta.core.spec import Spec
 from boonta.core.types import Array, Extras, Feedback, Key, Memory, Params, PyTree, Sample, TimeStep, Trajectory
 from boonta.nets.torso import features
 from boonta.ops import normalizer

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from boonta.architectures.learning import Learning, Stored, fused, initial
 from boonta.core import acting, devices, episodes, health
 from boonta.core.agent import Agent, check
-from boonta.core.environment import Spec
+from boonta.core.spec import Spec
 from boonta.core.types import Array, Key, Origin, Params, PyTree, TimeStep, Trajectory
 
 

@@ -11,8 +11,9 @@ from jax.sharding import PartitionSpec as P
 
 from boonta.architectures.sebulba import Sebulba, Slot, State
 from boonta.core import devices, episodes, host, random
-from boonta.core.environment import Spec
-from boonta.core.types import Array, Params, PyTree, Trajectory, batch_size
+from boonta.core.spec import Spec
+from boonta.core.trees import batch_size
+from boonta.core.types import Array, Params, PyTree, Trajectory
 
 
 class Acting(NamedTuple):
@@ -95,8 +96,8 @@ def starter(unit: Sebulba, mesh: Mesh) -> Any:
 
 def updater(unit: Sebulba, mesh: Mesh) -> Any:
     """The learner's (params, rest of the state, batches) -> (State, metrics), over the mesh; the rest is used up."""
-    specs = {"in_specs": (SPECS, P(devices.LEARNERS)), "out_specs": (SPECS, P())}
-    body = jax.shard_map(unit.update, mesh=mesh, **specs, check_vma=False)
+    apart = P(devices.LEARNERS)
+    body = jax.shard_map(unit.update, mesh=mesh, in_specs=(SPECS, apart), out_specs=(SPECS, P()), check_vma=False)
 
     # Actors may still hold the parameters, so these are not donated.
     @partial(jax.jit, donate_argnums=1)

@@ -13,8 +13,8 @@ from jax.sharding import PartitionSpec as P
 from boonta.architectures.sebulba import Sebulba
 from boonta.architectures.sebulba_compiled import acting_on, starter, updater
 from boonta.core import acting, devices, host, random
-from boonta.core.environment import Spec
 from boonta.core.host import Batch
+from boonta.core.spec import Spec
 
 SECONDS = 0.5  # of each measurement, compilation apart
 

@@ -16,9 +16,9 @@ from jax.sharding import PartitionSpec as P
 from boonta.architectures.sebulba import Sebulba, Slot, State
 from boonta.architectures.sebulba_compiled import Acting, acting_on, shape, shipper, starter, updater
 from boonta.core import acting, devices, episodes, health, random
-from boonta.core.environment import Spec
 from boonta.core.faults import Broken, Budget, Guard
 from boonta.core.host import Batch
+from boonta.core.spec import Spec
 from boonta.core.trace import Trace
 from boonta.core.types import Array, Params, TimeStep, Trajectory
 

@@ -50,8 +50,8 @@ class Learner(NamedTuple):
         init: params -> state (optimiser, targets), private to the learner.
         update: (state, params, sample, key) -> (state, owned groups, Feedback). Consumes the key, which differs
             per device: whatever reaches parameters or state has gone through `core.devices.average`.
-        insert: (params, trajectory) -> (trajectory, priority), on entry to replay and after reanalyse; None for as it
-            is, with the highest priority.
+        insert: (params, trajectory) -> float32 [], the priority of a trajectory that enters replay; None for the
+            highest so far.
     """
 
     owns: tuple[str, ...]
@@ -59,7 +59,7 @@ class Learner(NamedTuple):
     experience: Experience
     init: Callable[[Params], State]
     update: Callable[[State, Params, Sample, Key], tuple[State, Params, Feedback]]
-    insert: Callable[[Params, Trajectory], tuple[Trajectory, Array]] | None = None
+    insert: Callable[[Params, Trajectory], Array] | None = None
 
 
 class Agent(NamedTuple):

@@ -8,56 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from boonta.core.settings import Refused
-from boonta.core.types import FIRST, LAST, MID, Action, Array, Key, PyTree, TimeStep, select
-
-
-class Discrete(NamedTuple):
-    """Actions 0 ... n-1, an int32 scalar."""
-
-    n: int
-
-    def zero(self) -> Array:
-        """The action reported at FIRST."""
-        return jnp.zeros((), jnp.int32)
-
-
-class Continuous(NamedTuple):
-    """Real actions, float32 of `shape`, between `low` and `high` (arrays of that shape)."""
-
-    shape: tuple[int, ...]
-    low: np.ndarray
-    high: np.ndarray
-
-    def zero(self) -> Array:
-        """The action reported at FIRST."""
-        return jnp.zeros(self.shape, jnp.float32)
-
-    def scale(self, unit: Array) -> Array:
-        """An action [..., *shape] from units of half the box, [..., d]; unbounded dimensions keep their units."""
-        low, high = np.asarray(self.low, np.float32), np.asarray(self.high, np.float32)
-        bounded = np.isfinite(low) & np.isfinite(high)
-        low, high = np.where(bounded, low, -1.0), np.where(bounded, high, 1.0)
-        middle, half = (low + high) / 2, (high - low) / 2
-        return jnp.asarray(middle + half * unit.reshape(*unit.shape[:-1], *self.shape), jnp.float32)
-
-
-class Spec(NamedTuple):
-    """The static facts of an environment.
-
-    Attributes:
-        name: what messages call it.
-        observation: pytree of jax.ShapeDtypeStruct.
-        action: Discrete or Continuous.
-        frames_per_step: simulator frames in one step (the action repeat).
-        stack: frames that the last axis of the observation, a single array, holds: the newest last, zeros for those
-            before an episode's first. Replay stores each of them once. 1 for what is no such stack.
-    """
-
-    name: str
-    observation: PyTree
-    action: Discrete | Continuous
-    frames_per_step: int = 1
-    stack: int = 1
+from boonta.core.spec import Continuous, Discrete, Spec
+from boonta.core.trees import select
+from boonta.core.types import FIRST, LAST, MID, Action, Array, Key, PyTree, TimeStep
 
 
 class Environment(NamedTuple):

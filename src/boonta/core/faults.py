@@ -5,9 +5,9 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-import jax
 import numpy as np
 
+from boonta.core import nests
 from boonta.core.host import Batch
 from boonta.core.types import PyTree, TimeStep
 
@@ -93,12 +93,8 @@ class Guard:
 
 def _named(observation: PyTree) -> list[tuple[str, Any]]:
     """The floating-point arrays of an observation with their names."""
-    leaves = jax.tree_util.tree_flatten_with_path({"observation": observation})[0]
-    return [
-        (jax.tree_util.keystr(path, simple=True, separator="/"), leaf)
-        for path, leaf in leaves
-        if np.issubdtype(leaf.dtype, np.floating)
-    ]
+    leaves = nests.named({"observation": observation})
+    return [(name, leaf) for name, leaf in leaves if np.issubdtype(leaf.dtype, np.floating)]
 
 
 def _translated(function: Callable[..., Any], *args: Any) -> Any:

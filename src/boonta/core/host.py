@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-import jax
 import numpy as np
 
-from boonta.core.environment import Discrete, Spec
+from boonta.core import nests
+from boonta.core.spec import Discrete, Shape, Spec
 from boonta.core.types import FIRST, PyTree, TimeStep
 
 
@@ -86,13 +86,12 @@ def seed_of(seed: int, index: int, life: int) -> int:
 def empty(spec: Spec, count: int) -> TimeStep:
     """TimeStep [count, ...] of zeros at FIRST, as NumPy arrays that can be written."""
 
-    def zeros(shape: jax.ShapeDtypeStruct) -> np.ndarray:
+    def zeros(shape: Shape | np.ndarray) -> np.ndarray:
         return np.zeros((count, *shape.shape), shape.dtype)
 
-    action = jax.eval_shape(spec.action.zero)
     return TimeStep(
-        observation=jax.tree.map(zeros, spec.observation),
-        action=zeros(action),
+        observation=nests.mapped(zeros, spec.observation),
+        action=zeros(spec.action.zero()),
         reward=np.zeros(count, np.float32),  # type: ignore[arg-type]
         discount=np.ones(count, np.float32),  # type: ignore[arg-type]
         step_type=np.full(count, FIRST, np.int8),  # type: ignore[arg-type]
@@ -101,4 +100,4 @@ def empty(spec: Spec, count: int) -> TimeStep:
 
 def write(array: PyTree, index: int, value: PyTree) -> None:
     """array[index] = value, leaf by leaf; the dtype is the array's."""
-    jax.tree.map(lambda a, v: a.__setitem__(index, v), array, value)
+    nests.mapped(lambda a, v: a.__setitem__(index, v), array, value)

@@ -4,15 +4,18 @@ The conventions are dm_env's: the reward and the discount of a time step belong
 to the action that led to it, and an episode is FIRST, MID ..., LAST.
 """
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
+if TYPE_CHECKING:
+    import jax
+
+    Array = jax.Array
+    Key = jax.Array
+else:  # environments of other machines know no JAX
+    Array = Key = Any
 PyTree = Any
-Array = jax.Array
-Key = jax.Array
 Params = dict[str, PyTree]
 Memory = PyTree
 Action = PyTree
@@ -119,13 +122,3 @@ class Feedback(NamedTuple):
 
     metrics: dict[str, Array]
     priorities: Array | None = None
-
-
-def batch_size(tree: PyTree) -> int:
-    """The length of the leading axis that all leaves share."""
-    return jax.tree.leaves(tree)[0].shape[0]
-
-
-def select(condition: Array, yes: PyTree, no: PyTree) -> PyTree:
-    """`yes` where the scalar bool `condition` holds, else `no`, leaf by leaf; PRNG keys included."""
-    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), yes, no)

@@ -4,13 +4,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import jax
 import numpy as np
 
 from boonta.core import host
 from boonta.core import settings as typed
-from boonta.core.environment import Discrete, Spec
 from boonta.core.settings import setting
+from boonta.core.spec import Discrete, Shape, Spec
 from boonta.core.types import FIRST, LAST, MID, TimeStep
 from boonta.envs.errors import unknown
 
@@ -68,7 +67,7 @@ def make(name: str, **values: Any) -> host.Host:
     probe = _vector(rom, 1, options, 1)
     actions = Discrete(int(probe.single_action_space.n))  # type: ignore[attr-defined]
     probe.close()
-    observation = jax.ShapeDtypeStruct((options.size, options.size, options.stack), np.uint8)
+    observation = Shape((options.size, options.size, options.stack), np.uint8)
     spec = Spec(f"ale:{name}", observation, actions, options.frame_skip, options.stack)
     examiner = make(name, **values | {"episodic_life": False}) if options.episodic_life else None
     return host.Host(spec, partial(_Batch, spec, rom, options), examiner=examiner)

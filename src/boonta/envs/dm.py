@@ -5,11 +5,10 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-import jax
 import numpy as np
 
 from boonta.core import host
-from boonta.core.environment import Continuous, Discrete, Spec
+from boonta.core.spec import Continuous, Discrete, Shape, Spec
 from boonta.core.types import FIRST, LAST, MID, PyTree, TimeStep
 from boonta.envs import parts, physics, workers
 from boonta.envs.errors import not_made, unknown
@@ -149,7 +148,7 @@ def _observation(name: str, spec: Any) -> PyTree:
     if isinstance(spec, Mapping):
         return {key: _observation(name, part) for key, part in spec.items()}
     if isinstance(spec, specs.Array) and not isinstance(spec, specs.StringArray):
-        return jax.ShapeDtypeStruct(spec.shape, spec.dtype if spec.dtype in (np.uint8, np.bool_) else np.float32)
+        return Shape(spec.shape, spec.dtype if spec.dtype in (np.uint8, np.bool_) else np.float32)
     raise ValueError(f"{name} has observations {spec!r}; allowed: arrays of numbers, and mappings of those")
 
 

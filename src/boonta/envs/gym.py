@@ -5,12 +5,11 @@ from functools import partial
 from typing import Any
 
 import gymnasium
-import jax
 import numpy as np
 from gymnasium import spaces
 
 from boonta.core import host
-from boonta.core.environment import Continuous, Discrete, Spec
+from boonta.core.spec import Continuous, Discrete, Shape, Spec
 from boonta.core.types import FIRST, LAST, MID, PyTree, TimeStep
 from boonta.envs import parts, physics, workers
 from boonta.envs.errors import not_made, unknown
@@ -135,9 +134,9 @@ def _observation(name: str, space: spaces.Space) -> PyTree:
         return tuple(_observation(name, part) for part in space.spaces)
     if isinstance(space, spaces.Box):
         kept = space.dtype in (np.uint8, np.bool_)
-        return jax.ShapeDtypeStruct(space.shape, space.dtype if kept else np.dtype(np.float32))
+        return Shape(space.shape, space.dtype if kept else np.dtype(np.float32))
     if isinstance(space, (spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)):
-        return jax.ShapeDtypeStruct(space.shape or (), np.dtype(np.float32))
+        return Shape(space.shape or (), np.dtype(np.float32))
     raise ValueError(
         f"{name} has observations {space!r}; "
         "allowed: Box, Discrete, MultiDiscrete, MultiBinary, and Dict or Tuple of those"

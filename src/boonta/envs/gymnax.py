@@ -10,7 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from boonta.core.environment import Continuous, Discrete, Environment, Spec, proceed, start
+from boonta.core.environment import Environment, proceed, start
+from boonta.core.spec import Continuous, Discrete, Spec
 from boonta.core.types import Action, Key, PyTree, TimeStep
 from boonta.envs import drawing
 from boonta.envs.errors import unknown

@@ -6,7 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from boonta.core.environment import Discrete, Environment, Spec, proceed, start
+from boonta.core.environment import Environment, proceed, start
+from boonta.core.spec import Discrete, Spec
 from boonta.core.types import Action, Array, Key, TimeStep
 from boonta.envs import drawing
 from boonta.envs.errors import require

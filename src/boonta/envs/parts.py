@@ -4,11 +4,10 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
-import jax
 import numpy as np
 
-from boonta.core import host
-from boonta.core.environment import Continuous, Spec
+from boonta.core import host, nests
+from boonta.core.spec import Continuous, Spec
 from boonta.core.types import TimeStep
 
 Part = Callable[[Sequence[int], TimeStep], host.Batch]  # environments of these seeds, which write into these arrays
@@ -48,4 +47,4 @@ def slices(count: int, workers: int) -> list[slice]:
 
 def view(out: TimeStep, one: slice) -> TimeStep:
     """A worker's share of the arrays."""
-    return jax.tree.map(lambda x: x[one], out)
+    return nests.mapped(lambda x: x[one], out)

@@ -11,12 +11,11 @@ from multiprocessing import shared_memory
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-import jax
 import numpy as np
 
-from boonta.core import host
-from boonta.core.environment import Spec
+from boonta.core import host, nests
 from boonta.core.host import Workers
+from boonta.core.spec import Spec
 from boonta.core.types import PyTree, TimeStep
 from boonta.envs.parts import Died, Part, slices, view
 
@@ -39,7 +38,7 @@ class Processes:
         self.slices = slices(len(seeds), workers.count)
         shared = host.empty(spec, len(seeds))
         actions = np.zeros_like(shared.action)
-        size = sum(_padded(leaf) for leaf in jax.tree.leaves((shared, actions)))
+        size = sum(_padded(leaf) for leaf in nests.leaves((shared, actions)))
         self.memory: shared_memory.SharedMemory | None = shared_memory.SharedMemory(create=True, size=size)
         laid_out: tuple[TimeStep, np.ndarray] = _laid_out((shared, actions), self.memory)
         self.out, self.actions = laid_out
@@ -156,4 +155,4 @@ def _laid_out(example: PyTree, memory: shared_memory.SharedMemory) -> PyTree:
         offset += _padded(x)
         return array
 
-    return jax.tree.map(place, example)
+    return nests.mapped(place, example)

@@ -6,27 +6,29 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, get_type_hints
+from typing import TYPE_CHECKING, Any, get_type_hints
 
-from boonta.core.environment import Environment
 from boonta.core.host import Host
 from boonta.core.settings import convert
-from boonta.envs import catch, chain, gridworld, memory, probes, tmaze
 from boonta.envs.errors import unknown
 
-_OWN: Mapping[str, Callable[..., Environment]] = {
-    "catch": catch.make,
-    "chain": chain.make,
-    "gridworld": gridworld.make,
-    "memory": memory.make,
-    "tmaze": tmaze.make,
-    "probe-value": probes.value,
-    "probe-context": probes.context,
-    "probe-discount": probes.discount,
-    "probe-reach": probes.reach,
+if TYPE_CHECKING:
+    from boonta.core.environment import Environment
+
+# Nothing is imported before it is asked for: a process that steps environments of the host need not have JAX.
+_OWN = {
+    "catch": "catch:make",
+    "chain": "chain:make",
+    "gridworld": "gridworld:make",
+    "memory": "memory:make",
+    "tmaze": "tmaze:make",
+    "probe-value": "probes:value",
+    "probe-context": "probes:context",
+    "probe-discount": "probes:discount",
+    "probe-reach": "probes:reach",
 }
 
-# Where `make(name, **settings)` and `names()` of a bridge are; imported only when that family is asked for.
+# Where `make(name, **settings)` and `names()` of a bridge are.
 _BRIDGES = {
     "gymnax": "boonta.envs.gymnax",
     "ale": "boonta.envs.ale",
@@ -35,7 +37,7 @@ _BRIDGES = {
 }
 
 
-def make(name: str, **settings: Any) -> Environment | Host:
+def make(name: str, **settings: Any) -> "Environment | Host":
     """The environment called `name`.
 
     Args:
@@ -58,7 +60,8 @@ def make(name: str, **settings: Any) -> Environment | Host:
     if family == "boonta":
         if rest not in _OWN:
             raise unknown("environment of the family 'boonta'", rest, _OWN)
-        return _call(_OWN[rest], name, settings)
+        module, factory = _OWN[rest].split(":")
+        return _call(getattr(importlib.import_module(f"boonta.envs.{module}"), factory), name, settings)
     if family in _BRIDGES:
         return importlib.import_module(_BRIDGES[family]).make(rest, **settings)
     factory = _own_factory(family, rest)
@@ -124,11 +127,11 @@ def _own_factory(module_name: str, attribute: str) -> Callable[..., Any]:
     return factory
 
 
-def _taken(made: Any, name: str, factory: Callable[..., Any]) -> Environment | Host:
-    if isinstance(made, (Environment, Host)):
+def _taken(made: Any, name: str, factory: Callable[..., Any]) -> "Environment | Host":
+    if isinstance(made, Host) or _is(made, "boonta.core.environment", "Environment"):
         return made
     for bridge, module, kind in (("gym", "gymnasium", "Env"), ("dm", "dm_env", "Environment")):
-        if module in sys.modules and isinstance(made, getattr(sys.modules[module], kind)):
+        if _is(made, module, kind):
             made.close()
             return importlib.import_module(_BRIDGES[bridge]).of(name, factory)
     kind = f"{type(made).__module__}.{type(made).__qualname__}"
@@ -136,3 +139,8 @@ def _taken(made: Any, name: str, factory: Callable[..., Any]) -> Environment | H
         f"{name} returned a {kind}; allowed: a boonta.core.environment.Environment, a boonta.core.host.Host, a "
         "gymnasium.Env or a dm_env.Environment"
     )
+
+
+def _is(made: Any, module: str, kind: str) -> bool:
+    """Whether it is of this class; if the module was never imported, it is not."""
+    return module in sys.modules and isinstance(made, getattr(sys.modules[module], kind))

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from boonta.core import host
-from boonta.core.environment import Spec
 from boonta.core.host import Workers
+from boonta.core.spec import Spec
 from boonta.core.types import TimeStep
 from boonta.envs.parts import Died, Part, slices, view
 

@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from boonta.core import host
-from boonta.core.environment import Spec
 from boonta.core.host import Workers
+from boonta.core.spec import Spec
 from boonta.envs.parts import Died, Part
 from boonta.envs.processes import Processes
 from boonta.envs.threads import Threads

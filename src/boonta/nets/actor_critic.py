@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from boonta.core.environment import Discrete, Spec
+from boonta.core.spec import Discrete, Spec
 from boonta.core.types import Array, Key, Memory, PyTree, TimeStep
 from boonta.nets.dense import Dense
 from boonta.nets.torso import Options, legal, torso

@@ -1,13 +1,13 @@
 """Action values on a torso, with dueling heads or without."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from boonta.core.environment import Discrete, Spec
+from boonta.core.spec import Discrete, Spec
 from boonta.core.types import Array, Key, Memory, PyTree, TimeStep
 from boonta.nets.dense import Dense, kernel_init
 from boonta.nets.torso import Options, torso
@@ -58,10 +58,10 @@ def q_network(spec: Spec, options: Options = PLAIN, heads: Heads = DUELING) -> Q
         return trunk.init(body, core) | made
 
     def read(params: PyTree, x: Array) -> Array:
-        out = {name: head.apply(params[name], x) for name, head in streams.items()}
+        out: dict[str, Any] = {name: head.apply(params[name], x) for name, head in streams.items()}
         advantage = out["advantage"]
         if not heads.dueling:
-            return advantage  # type: ignore[return-value]
+            return advantage
         return out["value"] + advantage - jnp.mean(advantage, -1, keepdims=True)  # Wang et al. 2016, eq. 9
 
     def step(params: PyTree, memory: Memory, timestep: TimeStep) -> tuple[Memory, Array]:

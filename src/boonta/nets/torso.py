@@ -8,8 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from boonta.core.environment import Discrete, Spec
-from boonta.core.types import Array, Key, Memory, PyTree, TimeStep, select
+from boonta.core.spec import Discrete, Spec
+from boonta.core.trees import select
+from boonta.core.types import Array, Key, Memory, PyTree, TimeStep
 from boonta.nets.dense import Init
 from boonta.nets.mlp import MLP
 from boonta.nets.vision import GridCNN, ImpalaResNet, NatureCNN

@@ -5,7 +5,8 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from boonta.core.types import Array, PyTree, batch_size
+from boonta.core.trees import batch_size
+from boonta.core.types import Array, PyTree
 
 ELEMENTS = 1 << 20  # of input in a block, measured by benchmarks/anakin/convolution.py
 ROWS = 1024  # measured, see docs/decisions/0014-gradients-in-blocks-on-a-cpu.md

@@ -19,7 +19,7 @@ def pack(piece: Trajectory, stack: int) -> Trajectory:
     if stack == 1:
         return piece
     observation = piece.timesteps.observation
-    xp = np if isinstance(observation, np.ndarray) else jnp
+    xp: Any = np if isinstance(observation, np.ndarray) else jnp
     older = xp.moveaxis(observation[0, ..., :-1], -1, 0)
     kept = xp.concatenate([older, observation[..., -1]])
     return piece._replace(timesteps=piece.timesteps._replace(observation=kept))
@@ -42,7 +42,7 @@ def unpack(timesteps: TimeStep, stack: int, chain: Any, begin: Any, place: Any, 
     """
     if stack == 1:
         return jax.tree.map(lambda x: x[place, step], timesteps)
-    xp = np if isinstance(place, np.ndarray) else jnp
+    xp: Any = np if isinstance(place, np.ndarray) else jnp
     others = jax.tree.map(lambda x: x[place, step], timesteps._replace(observation=()))
     now = begin[:, None] + xp.arange(step.shape[1])
     back = now[..., None] - xp.arange(stack - 1, -1, -1)  # of each frame of a stack, the oldest first

@@ -5,7 +5,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from boonta.core.types import Array, Ids, Key, Sample, Trajectory, batch_size
+from boonta.core.trees import batch_size
+from boonta.core.types import Array, Ids, Key, Sample, Trajectory
 from boonta.replay.types import Replay
 
 

@@ -6,7 +6,8 @@ import jax
 import jax.numpy as jnp
 
 from boonta.core.agent import Experience
-from boonta.core.types import Array, Ids, Key, Sample, Trajectory, batch_size
+from boonta.core.trees import batch_size
+from boonta.core.types import Array, Ids, Key, Sample, Trajectory
 from boonta.replay import frames, sums
 from boonta.replay.types import Replay
 from boonta.replay.windows import steps, windows

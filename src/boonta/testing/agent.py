@@ -15,7 +15,8 @@ from jax.sharding import PartitionSpec as P
 
 from boonta.core import acting, devices
 from boonta.core.agent import Agent, check
-from boonta.core.environment import Discrete, Environment, Spec
+from boonta.core.environment import Environment
+from boonta.core.spec import Discrete, Spec
 from boonta.core.types import FIRST, LAST, Array, Ids, Key, Params, PyTree, Sample, TimeStep, Trajectory
 
 

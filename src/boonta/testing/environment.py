@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from boonta.core.environment import Continuous, Discrete, Environment, advance
+from boonta.core.environment import Environment, advance
+from boonta.core.spec import Continuous, Discrete
 from boonta.core.types import FIRST, LAST, MID, PyTree, TimeStep
 
 

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from boonta.core.environment import Spec
+from boonta.core.spec import Spec
 from boonta.core.types import Params, PyTree
 from boonta.experiments.config import Member
 from boonta.experiments.evaluation import Film, Scores

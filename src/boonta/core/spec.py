@@ -1,0 +1,69 @@
+"""What is fixed about an environment, for those as well who have no JAX."""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from boonta.core.types import Array, PyTree
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Of an array that is not there; as jax.ShapeDtypeStruct, which will do in its place."""
+
+    shape: tuple[int, ...]
+    dtype: Any
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dtype", np.dtype(self.dtype))
+
+
+class Discrete(NamedTuple):
+    """Actions 0 ... n-1, an int32 scalar."""
+
+    n: int
+
+    def zero(self) -> np.ndarray:
+        """The action reported at FIRST."""
+        return np.zeros((), np.int32)
+
+
+class Continuous(NamedTuple):
+    """Real actions, float32 of `shape`, between `low` and `high` (arrays of that shape)."""
+
+    shape: tuple[int, ...]
+    low: np.ndarray
+    high: np.ndarray
+
+    def zero(self) -> np.ndarray:
+        """The action reported at FIRST."""
+        return np.zeros(self.shape, np.float32)
+
+    def scale(self, unit: Array) -> Array:
+        """An action [..., *shape] from units of half the box, [..., d]; unbounded dimensions keep their units."""
+        low, high = np.asarray(self.low, np.float32), np.asarray(self.high, np.float32)
+        bounded = np.isfinite(low) & np.isfinite(high)
+        low, high = np.where(bounded, low, -1.0), np.where(bounded, high, 1.0)
+        middle, half = (low + high) / 2, (high - low) / 2
+        scaled = middle + half * unit.reshape(*unit.shape[:-1], *self.shape)  # type: ignore[operator]
+        return scaled.astype(np.float32)  # type: ignore[return-value]
+
+
+class Spec(NamedTuple):
+    """The static facts of an environment.
+
+    Attributes:
+        name: what messages call it.
+        observation: pytree of shapes with dtypes: `Shape`, or jax.ShapeDtypeStruct.
+        action: Discrete or Continuous.
+        frames_per_step: simulator frames in one step (the action repeat).
+        stack: frames that the last axis of the observation, a single array, holds: the newest last, zeros for those
+            before an episode's first. Replay stores each of them once. 1 for what is no such stack.
+    """
+
+    name: str
+    observation: PyTree
+    action: Discrete | Continuous
+    frames_per_step: int = 1
+    stack: int = 1

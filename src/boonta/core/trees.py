@@ -1,0 +1,16 @@
+"""Trees of JAX arrays."""
+
+import jax
+import jax.numpy as jnp
+
+from boonta.core.types import Array, PyTree
+
+
+def batch_size(tree: PyTree) -> int:
+    """The length of the leading axis that all leaves share."""
+    return jax.tree.leaves(tree)[0].shape[0]
+
+
+def select(condition: Array, yes: PyTree, no: PyTree) -> PyTree:
+    """`yes` where the scalar bool `condition` holds, else `no`, leaf by leaf; PRNG keys included."""
+    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), yes, no)
