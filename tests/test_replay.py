@@ -1,5 +1,6 @@
 """The contract of replays, held by each of ours; windows, lives, stacks and chances."""
 
+import threading
 from collections import Counter
 
 import jax
@@ -12,8 +13,10 @@ from hypothesis import strategies as st
 from boonta.core.agent import Experience
 from boonta.core.types import FIRST, LAST, MID, Ids, Origin, TimeStep, Trajectory
 from boonta.replay import sums
+from boonta.replay.host import HostReplay
 from boonta.replay.once import once
 from boonta.replay.ring import ring
+from boonta.replay.weights import Weights
 from boonta.replay.windows import windows
 from boonta.testing.replay import LENGTH, ReplayContract, pieces, whole
 
@@ -58,7 +61,7 @@ def test_the_capacity_must_be_a_multiple_of_what_is_inserted():
 
 
 def test_an_unknown_sampler_is_refused():
-    with pytest.raises(ValueError, match="uniform, prioritized or ranked, got 'once'"):
+    with pytest.raises(ValueError, match="uniform, prioritized, ranked, got 'once'"):
         ring(Experience(2, 2, capacity=8), 2, 8, 1, 1)
 
 
@@ -98,11 +101,28 @@ def piece_of(stream, i, unroll, life):
     return Trajectory({"h": step[:, None]}, own, {"q": own.reward[:, :-1]}, origin)
 
 
-@pytest.mark.parametrize("sampler", ["uniform", "prioritized", "ranked"])
-@pytest.mark.parametrize(
+def of_the_stream(trajectory, stream, period, reborn):
+    """Hold trajectories [B, ...] to be what happened, and none of environment 1 to cross its rebirth."""
+    timesteps, origin = trajectory.timesteps, trajectory.origin
+    length = timesteps.reward.shape[1] - 1
+    for b in range(len(timesteps.reward)):
+        e, begin = int(origin.environment[b]), int(origin.step[b])
+        expected = jax.tree.map(lambda x, e=e, begin=begin: x[e, begin : begin + length + 1], stream)
+        jax.tree.map(np.testing.assert_array_equal, jax.tree.map(lambda x, b=b: x[b], timesteps), expected)
+        np.testing.assert_array_equal(trajectory.extras["q"][b], expected.reward[:-1])
+        assert begin % period == 0
+        assert e != 1 or not begin < reborn <= begin + length, "a window crosses lives"
+
+
+samplers = pytest.mark.parametrize("sampler", ["uniform", "prioritized", "ranked"])
+shapes = pytest.mark.parametrize(
     ("length", "period", "unroll", "stack"),
     [(6, 2, 2, 1), (6, 2, 4, 3), (1, 1, 1, 4), (3, 1, 4, 4), (4, 4, 4, 4), (5, 2, 2, 2), (2, 1, 6, 1)],
 )
+
+
+@samplers
+@shapes
 def test_windows_are_the_stream(sampler, length, period, unroll, stack):
     """Every step stored once comes back in every window it is in, and no window crosses a life."""
     envs, rounds, reborn, capacity = 3, 24, 12, 16
@@ -119,48 +139,149 @@ def test_windows_are_the_stream(sampler, length, period, unroll, stack):
         if int(replay.size(state)) == 0:
             continue
         state, some = sample(state, jax.random.key(i))
-        timesteps, origin = some.trajectory.timesteps, some.trajectory.origin
-        for b in range(5):
-            e, begin = int(origin.environment[b]), int(origin.step[b])
-            expected = jax.tree.map(lambda x, e=e, begin=begin: x[e, begin : begin + length + 1], stream)
-            jax.tree.map(np.testing.assert_array_equal, jax.tree.map(lambda x, b=b: x[b], timesteps), expected)
-            np.testing.assert_array_equal(some.trajectory.extras["q"][b], expected.reward[:-1])
-            assert begin % period == 0
-            assert e != 1 or not begin < reborn * unroll <= begin + length, "a window crosses lives"
-            drawn += 1
+        of_the_stream(some.trajectory, stream, period, reborn * unroll)
+        drawn += 5
         state = revise(state, some.ids, jax.random.uniform(jax.random.key(i), (5,)))
     assert drawn > 50 and int(replay.size(state)) >= capacity
     assert int(replay.size(state)) == int(jnp.sum(state.priorities.weights > 0))
 
 
+def hosted(stream, sampler, length, period, unroll, stack, capacity=16, **options):
+    wanted = Experience(length, 5, period=period, unroll=unroll, capacity=capacity, sampler=sampler)
+    example = jax.tree.map(lambda x: np.asarray(x[0]), piece_of(stream, 0, unroll, np.zeros(len(stream.reward), int)))
+    return HostReplay(wanted, 5, capacity, example, stack, **options)
+
+
+@samplers
+@shapes
+@pytest.mark.parametrize("compress", [False, True])
+def test_windows_on_the_host_are_the_stream(sampler, length, period, unroll, stack, compress):
+    """Also where environments go at their own pace, and where a checkpoint is taken in between."""
+    envs, rounds, reborn = 3, 36, 12
+    stream, rng = streams(envs, rounds * unroll + 1, stack), np.random.default_rng(0)
+    replay, there, drawn = hosted(stream, sampler, length, period, unroll, stack, compress=compress), [0] * envs, 0
+    for i in range(envs * rounds):
+        e = int(rng.choice([e for e in range(envs) if there[e] < rounds]))
+        life = [0, there[e] >= reborn, 0]
+        piece = jax.tree.map(lambda x, e=e: np.asarray(x[e]), piece_of(stream, there[e], unroll, life))
+        ids = replay.insert(piece)
+        there[e] += 1
+        of_the_stream(replay.window(ids), stream, period, reborn * unroll)
+        assert len(replay) <= 16 + unroll // period
+        if not len(replay):
+            continue
+        if i == 40:
+            again = hosted(stream, sampler, length, period, unroll, stack, compress=compress)
+            again.restore(replay.arrays())
+            assert len(again) == len(replay) and again.nbytes() == replay.nbytes()
+            replay = again
+        some = replay.sample()
+        of_the_stream(some.trajectory, stream, period, reborn * unroll)
+        drawn += 5
+        replay.revise(some.ids, rng.random(5))
+    assert drawn > 250 and len(replay) == np.count_nonzero(replay._weights.all())
+
+
+def test_the_host_draws_while_others_insert():
+    """What is overwritten while it is copied is drawn again."""
+    unroll, rounds, envs = 2, 400, 4
+    stream = streams(envs, rounds * unroll + 1, 4)
+    replay = hosted(stream, "prioritized", 4, 2, unroll, 4, capacity=24)
+    pieces_ = [piece_of(stream, i, unroll, np.zeros(envs, int)) for i in range(rounds)]
+    pieces_ = [[jax.tree.map(lambda x, e=e: np.asarray(x[e]), piece) for e in range(envs)] for piece in pieces_]
+    errors = []
+
+    def insert(e):
+        for piece in pieces_:
+            replay.insert(piece[e])
+
+    def draw():
+        try:
+            while any(thread.is_alive() for thread in threads):
+                if len(replay) > 8:
+                    some = replay.sample()
+                    of_the_stream(some.trajectory, stream, 2, -1)
+                    replay.revise(some.ids, np.full(5, 2.0))
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=insert, args=(e,), daemon=True) for e in range(envs)]
+    drawers = [threading.Thread(target=draw, daemon=True) for _ in range(2)]
+    for thread in [*threads, *drawers]:
+        thread.start()
+    for thread in [*threads, *drawers]:
+        thread.join(60)
+        assert not thread.is_alive()
+    assert not errors, errors
+
+
+def test_stacked_frames_are_stored_once():
+    stream = streams(1, 41, 4)
+    replay = hosted(stream, "uniform", 20, 20, 20, 4, capacity=4)
+    for i in range(2):
+        replay.insert(jax.tree.map(lambda x: np.asarray(x[0]), piece_of(stream, i, 20, np.zeros(1, int))))
+    frames_, others = 2 * (20 + 3) * 4, 2 * 20 * (4 + 4 + 4 + 1 + 4) + 2 * (4 + 4 * 4)
+    assert replay.nbytes() == frames_ + others
+
+
+def test_nothing_is_drawn_from_nothing():
+    stream = streams(1, 9, 1)
+    with pytest.raises(ValueError, match="nothing in replay"):
+        hosted(stream, "uniform", 4, 4, 4, 1).sample()
+
+
+def test_a_replay_made_otherwise_is_refused():
+    stream = streams(1, 9, 1)
+    kept = hosted(stream, "uniform", 4, 4, 4, 1)
+    kept.insert(jax.tree.map(lambda x: np.asarray(x[0]), piece_of(stream, 0, 4, np.zeros(1, int))))
+    with pytest.raises(ValueError, match="timesteps/observation is uint8"):
+        hosted(stream, "uniform", 4, 2, 2, 1).restore(kept.arrays())
+
+
 # Chances
 
 
-def drawn(sampler, priorities, alpha=1.0, beta=1.0, draws=40):
+def drawn(where, sampler, priorities, alpha=1.0, beta=1.0, draws=40):
     """How often each window comes, its weights, and the number of draws."""
     n = len(priorities)
     wanted = Experience(LENGTH, 256, capacity=n, sampler=sampler, priority_exponent=alpha, importance_exponent=beta)
-    replay = ring(wanted, 256, n, rows=n, arriving=n)
-    state = replay.init(jax.tree.map(lambda x: x[0], pieces(0)))
-    state, _ = replay.insert(state, pieces(0, n))
-    state, ids = replay.insert(state, pieces(1, n))
-    state = replay.revise(state, ids, jnp.asarray(priorities, jnp.float32))
-    counts, weights, sample = Counter(), {}, jax.jit(replay.sample)
-    for seed in range(draws):
-        _, some = sample(state, jax.random.key(seed))
+    counts, weights = Counter(), {}
+    for some in on_the_host(wanted, priorities, draws) if where == "host" else on_a_device(wanted, priorities, draws):
         counts.update(np.asarray(some.trajectory.origin.environment).tolist())
         weights |= dict(zip(some.trajectory.origin.environment.tolist(), some.weights.tolist(), strict=True))
     return counts, weights, 256 * draws
 
 
+def on_the_host(wanted, priorities, draws):
+    n = len(priorities)
+    replay = HostReplay(wanted, 256, 2 * n, jax.tree.map(lambda x: x[0], pieces(0)))
+    for i in range(2):
+        for e in range(n):
+            ids = replay.insert(jax.tree.map(lambda x, e=e: np.asarray(x[e]), pieces(i, n)))
+            replay.revise(ids, np.asarray(priorities)[[e] * len(ids.place)])
+    return (replay.sample() for _ in range(draws))
+
+
+def on_a_device(wanted, priorities, draws):
+    n = len(priorities)
+    replay = ring(wanted, 256, n, rows=n, arriving=n)
+    state = replay.init(jax.tree.map(lambda x: x[0], pieces(0)))
+    state, _ = replay.insert(state, pieces(0, n))
+    state, ids = replay.insert(state, pieces(1, n))
+    state = replay.revise(state, ids, jnp.asarray(priorities, jnp.float32))
+    sample = jax.jit(replay.sample)
+    return (sample(state, jax.random.key(seed))[1] for seed in range(draws))
+
+
 @pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0])
-@pytest.mark.parametrize("sampler", ["uniform", "prioritized", "ranked"])
-def test_windows_come_as_often_as_they_should(sampler, alpha):
+@pytest.mark.parametrize("where", ["device", "host"])
+@samplers
+def test_windows_come_as_often_as_they_should(sampler, where, alpha):
     priorities = np.array([1.0, 4.0, 2.0, 0.5, 8.0, 3.0])
     ranks = np.array([5, 2, 4, 6, 1, 3])  # the highest first
     shares = {"uniform": np.ones(6), "prioritized": priorities**alpha, "ranked": (1.0 / ranks) ** alpha}[sampler]
     chances = shares / shares.sum()
-    counts, weights, n = drawn(sampler, priorities, alpha, beta=0.6)
+    counts, weights, n = drawn(where, sampler, priorities, alpha, beta=0.6)
     for i, chance in enumerate(chances):
         spread = np.sqrt(n * chance * (1 - chance))
         assert abs(counts[i] - n * chance) < 5 * spread, (i, counts[i], n * chance)
@@ -228,15 +349,19 @@ def test_a_new_life_begins_its_windows_anew():
     st.lists(st.floats(0, 1, exclude_max=True, width=32), min_size=1, max_size=8),
 )
 def test_a_sum_tree_is_a_list_of_weights(changes, shares):
-    plain, tree = np.zeros(100, np.float32), sums.zeros(100)
+    plain, tree, twin = np.zeros(100, np.float32), sums.zeros(100), Weights(100)
     for place, weight in changes:
         if place >= 0:
             plain[place] = weight
+            twin.put(np.array([place]), weight)
         tree = sums.put(tree, jnp.array([place]), jnp.array([weight]))
     np.testing.assert_array_equal(sums.at(tree, jnp.arange(100)), plain)
     np.testing.assert_allclose(sums.total(tree), plain.sum(), rtol=1e-5)
-    found = np.asarray(sums.find(tree, jnp.asarray(shares, jnp.float32)))
-    if plain.any():
+    np.testing.assert_array_equal(twin.at(np.arange(100)), plain)
+    for found in (
+        [sums.find(tree, jnp.asarray(shares, jnp.float32)), twin.find(np.array(shares))] if plain.any() else []
+    ):
+        found = np.asarray(found)
         assert np.all(plain[found] > 0)
         ends, wanted = np.cumsum(plain, dtype=np.float64), np.array(shares) * plain.sum(dtype=np.float64)
         slack = 1e-4 * ends[-1]

@@ -9,10 +9,8 @@ from boonta.core.agent import Experience
 from boonta.core.trees import batch_size
 from boonta.core.types import Array, Ids, Key, Sample, Trajectory
 from boonta.replay import frames, sums
-from boonta.replay.types import Replay
+from boonta.replay.types import LEAST, SAMPLERS, Replay
 from boonta.replay.windows import steps, windows
-
-LEAST = 1e-6  # priority, so that what is there can be told from what is not
 
 
 class State(NamedTuple):
@@ -61,8 +59,8 @@ def ring(experience: Experience, batch: int, capacity: int, rows: int, arriving:
     places = -(-capacity // each) + rows * sizes.pieces
     places += -places % arriving
     proportional, ranked = experience.sampler == "prioritized", experience.sampler == "ranked"
-    if experience.sampler not in ("uniform", "prioritized", "ranked"):
-        raise ValueError(f"experience.sampler must be uniform, prioritized or ranked, got {experience.sampler!r}")
+    if experience.sampler not in SAMPLERS:
+        raise ValueError(f"experience.sampler must be {', '.join(SAMPLERS)}, got {experience.sampler!r}")
     alpha = experience.priority_exponent if proportional else 1.0
 
     def init(example: Trajectory) -> State:

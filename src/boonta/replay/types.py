@@ -5,6 +5,9 @@ from typing import NamedTuple
 
 from boonta.core.types import Array, Ids, Key, PyTree, Sample, Trajectory
 
+SAMPLERS = ("uniform", "prioritized", "ranked")
+LEAST = 1e-6  # priority, so that what is there can be told from what is not
+
 
 class Replay(NamedTuple):
     """A store of experience as pure functions over fixed shapes.
