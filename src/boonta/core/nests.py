@@ -32,3 +32,9 @@ def named(tree: PyTree, path: str = "") -> Iterator[tuple[str, Any]]:
 def leaves(tree: PyTree) -> list[Any]:
     """All leaves."""
     return [leaf for _, leaf in named(tree)]
+
+
+def filled(tree: PyTree, values: list[Any]) -> PyTree:
+    """A tree of the same structure with these leaves, in the order of `leaves`."""
+    rest = iter(values)
+    return mapped(lambda _: next(rest), tree)

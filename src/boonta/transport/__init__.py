@@ -1,0 +1,1 @@
+"""How parts of a run on different machines talk: no pickle, and nothing of agents."""

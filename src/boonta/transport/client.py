@@ -1,0 +1,144 @@
+"""Environments' side of the wire; knows NumPy and gRPC, and no JAX."""
+
+import queue
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from boonta.core.types import TimeStep
+from boonta.transport import messages
+from boonta.transport.security import Security
+from boonta.transport.wire import Malformed, Schema
+
+try:
+    import grpc
+except ImportError as error:
+    raise ImportError(f"remote environments need gRPC ({error}): pip install 'boonta[seed]'") from error
+
+LARGEST = 1 << 28  # bytes of a message
+OPTIONS = [
+    ("grpc.max_receive_message_length", LARGEST),
+    ("grpc.max_send_message_length", LARGEST),
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.max_pings_without_data", 0),
+]
+FINAL = (
+    "FAILED_PRECONDITION",
+    "UNAUTHENTICATED",
+    "INVALID_ARGUMENT",
+    "RESOURCE_EXHAUSTED",
+)  # trying again is of no use
+
+
+class Lost(ConnectionError):
+    """The server cannot be reached, or ended the connection; `final` says that trying again is of no use."""
+
+    def __init__(self, message: str, final: bool = False) -> None:
+        super().__init__(message)
+        self.final = final
+
+
+class Welcome(NamedTuple):
+    """What the server assigned: the first environment's global index, its life, and the run's seed."""
+
+    first: int
+    life: int
+    seed: int
+
+
+class Link:
+    """A connection of K environments to a server, made at once.
+
+    Args:
+        address: `unix:PATH` or `HOST:PORT`.
+        schema: of the environments.
+        count: K.
+        first: global index of the first of them; below 0 for any.
+        name: what the server's log calls this.
+        security: certificates and token.
+        timeout: seconds that an answer may take.
+
+    Raises:
+        Lost: from every call.
+    """
+
+    def __init__(
+        self, address: str, schema: Schema, count: int, first: int, name: str, security: Security, timeout: float
+    ) -> None:
+        self.schema, self.count, self.timeout, self.address = schema, count, timeout, address
+        self._channel = _channel(address, security)
+        self._outgoing: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._deadline = time.monotonic() + timeout
+        self._closed = threading.Event()
+        connect = self._channel.stream_stream(
+            messages.METHOD, messages.FromClient.SerializeToString, messages.FromServer.FromString
+        )
+        self._call = connect(self._requests())
+        threading.Thread(target=self._watch, name="connection watcher", daemon=True).start()
+        hello = messages.Hello(
+            protocol=messages.PROTOCOL, fingerprint=schema.fingerprint, environments=count, first=first,
+            token=security.token, name=name,
+        )  # fmt: skip
+        try:
+            answer = self._exchange(messages.FromClient(hello=hello), "welcome")
+        except BaseException:
+            self.close()
+            raise
+        self.welcome = Welcome(answer.first, answer.life, answer.seed)
+
+    def step(self, timestep: TimeStep) -> np.ndarray:
+        """TimeStep [K, ...] -> actions [K, ...]."""
+        data = messages.FromClient(steps=messages.Steps(data=self.schema.encode(timestep)))
+        try:
+            return self.schema.decode_actions(self._exchange(data, "actions").data, self.count)
+        except Malformed as error:
+            raise Lost(f"{self.address}: {error}", final=True) from error
+
+    def close(self) -> None:
+        """End the connection."""
+        self._closed.set()
+        self._outgoing.put(None)
+        with suppress(Exception):
+            self._call.cancel()
+        self._channel.close()
+
+    def _requests(self) -> Iterator[Any]:
+        while (message := self._outgoing.get()) is not None:
+            yield message
+
+    def _exchange(self, message: Any, kind: str) -> Any:
+        self._deadline = time.monotonic() + self.timeout
+        self._outgoing.put(message)
+        try:
+            answer = next(self._call)
+        except StopIteration:
+            raise Lost(f"{self.address}: the server ended the connection") from None
+        except grpc.RpcError as error:
+            code, details = error.code().name, error.details()  # type: ignore[attr-defined]
+            late = time.monotonic() >= self._deadline
+            why = f"no answer for {self.timeout:g} s" if late and code == "CANCELLED" else f"{code}: {details}"
+            raise Lost(f"{self.address}: {why}", final=code in FINAL) from None
+        if answer.WhichOneof("kind") != kind:
+            raise Lost(f"{self.address}: the server answered {answer.WhichOneof('kind')}, not {kind}", final=True)
+        self._deadline = float("inf")
+        return getattr(answer, kind)
+
+    def _watch(self) -> None:
+        """End the call where an answer takes too long: waiting for one cannot be given a limit."""
+        while not self._closed.wait(0.2):
+            if time.monotonic() > self._deadline:
+                self._call.cancel()
+                return
+
+
+def _channel(address: str, security: Security) -> grpc.Channel:
+    certificate, key, authority = security.bytes()
+    if not (authority or certificate):
+        return grpc.insecure_channel(address, OPTIONS)
+    credentials = grpc.ssl_channel_credentials(authority, key, certificate)
+    return grpc.secure_channel(address, credentials, OPTIONS)

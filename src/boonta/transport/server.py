@@ -1,0 +1,163 @@
+"""The server's side of the wire: holds clients to the protocol, and knows nothing of what answers them."""
+
+import hmac
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NoReturn, Protocol
+
+import numpy as np
+
+from boonta.core.types import TimeStep
+from boonta.transport import messages
+from boonta.transport.security import Security, check_server
+from boonta.transport.wire import Malformed, Schema
+
+try:
+    import grpc
+except ImportError as error:
+    raise ImportError(f"remote environments need gRPC ({error}): pip install 'boonta[seed]'") from error
+
+SMALLEST = 1 << 16  # bytes that a message may have in any case
+
+
+class Refused(Exception):
+    """A client cannot be let in, or goes; `code` is a name of grpc.StatusCode."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class Session(Protocol):
+    """A client's environments, as whoever answers sees them."""
+
+    first: int
+    life: int
+
+    def act(self, timestep: TimeStep) -> np.ndarray:
+        """TimeStep [K, ...] -> actions [K, ...]. Raises Refused where the server ends."""
+        ...
+
+    def leave(self, why: str) -> None:
+        """The client is gone."""
+        ...
+
+
+class Server:
+    """Listens for clients.
+
+    Args:
+        address: `unix:PATH` or `HOST:PORT`; port 0 for any that is free.
+        schema: of the environments.
+        join: (environments, first or -1, name) -> Session; raises Refused.
+        seed: of the run.
+        security: Security.
+        most: environments of one client.
+        clients: that may be connected at the same time.
+        silence: seconds after which a client that says nothing is dropped.
+
+    Raises:
+        ValueError: an address that needs more security.
+        OSError: the address is taken.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        schema: Schema,
+        join: Callable[[int, int, str], Session],
+        seed: int,
+        security: Security,
+        most: int,
+        clients: int,
+        silence: float,
+    ) -> None:
+        check_server(address, security)
+        self.schema, self.seed, self.silence, self._join, self._token = schema, seed, silence, join, security.token
+        largest = max(most * schema.step_bytes + 1024, SMALLEST)
+        options = [
+            ("grpc.max_receive_message_length", largest),
+            ("grpc.max_send_message_length", max(most * 1024, SMALLEST)),
+            ("grpc.keepalive_time_ms", 10_000),
+            ("grpc.keepalive_timeout_ms", 10_000),
+            ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+            ("grpc.http2.max_pings_without_data", 0),
+            ("grpc.so_reuseport", 0),
+        ]
+        self._pool = ThreadPoolExecutor(clients, thread_name_prefix="client")
+        self._server = grpc.server(self._pool, options=options, maximum_concurrent_rpcs=clients)
+        handler = grpc.stream_stream_rpc_method_handler(
+            self._connect, messages.FromClient.FromString, messages.FromServer.SerializeToString
+        )
+        service, method = messages.METHOD.strip("/").split("/")
+        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {method: handler}),))
+        certificate, key, authority = security.bytes()
+        if certificate:
+            credentials = grpc.ssl_server_credentials([(key, certificate)], authority, authority is not None)
+            port = self._server.add_secure_port(address, credentials)
+        else:
+            port = self._server.add_insecure_port(address)
+        self.address = address if address.startswith("unix:") else f"{address.rpartition(':')[0]}:{port}"
+        self._heard: dict[Any, float] = {}
+        self._ended = threading.Event()
+        self._server.start()
+        threading.Thread(target=self._watch, name="client watcher", daemon=True).start()
+
+    def close(self) -> None:
+        """Drop all clients."""
+        self._ended.set()
+        self._server.stop(1.0).wait(5.0)
+        self._pool.shutdown(wait=False)
+
+    def _connect(self, requests: Iterator[Any], context: grpc.ServicerContext) -> Iterator[Any]:
+        self._heard[context] = time.monotonic()
+        session, why = None, "it left"
+        try:
+            session, count = self._welcomed(requests)
+            yield messages.FromServer(welcome=messages.Welcome(first=session.first, life=session.life, seed=self.seed))
+            before, actions = None, np.resize(self.schema.no_actions, (count, *self.schema.no_actions.shape[1:]))
+            for message in requests:
+                self._heard[context] = time.monotonic()
+                if message.WhichOneof("kind") != "steps":
+                    raise Malformed(f"expected steps, got {message.WhichOneof('kind')}")
+                timestep = self.schema.decode(message.steps.data, before, actions)
+                before, actions = timestep.step_type, session.act(timestep)
+                yield messages.FromServer(actions=messages.Actions(data=self.schema.encode_actions(actions)))
+        except Malformed as error:
+            why = f"it was dropped: {error}"
+            self._abort(context, "INVALID_ARGUMENT", str(error))
+        except Refused as error:
+            why = f"it was refused: {error}"
+            self._abort(context, error.code, str(error))
+        finally:
+            self._heard.pop(context, None)
+            if session is not None:
+                session.leave(why)
+
+    def _welcomed(self, requests: Iterator[Any]) -> tuple[Session, int]:
+        first = next(requests, None)
+        if first is None or first.WhichOneof("kind") != "hello":
+            raise Malformed("the first message must be hello")
+        hello = first.hello
+        if not hmac.compare_digest(hello.token.encode(), self._token.encode()):
+            raise Refused("UNAUTHENTICATED", "another token")
+        if hello.protocol != messages.PROTOCOL:
+            raise Refused("FAILED_PRECONDITION", f"protocol {hello.protocol}; this server speaks {messages.PROTOCOL}")
+        if hello.fingerprint != self.schema.fingerprint:
+            raise Refused("FAILED_PRECONDITION", f"another schema; this server's is:\n{self.schema.text}")
+        if hello.environments < 1:
+            raise Malformed(f"environments must be at least 1, got {hello.environments}")
+        return self._join(hello.environments, max(hello.first, -1), hello.name[:100]), hello.environments
+
+    def _abort(self, context: grpc.ServicerContext, code: str, message: str) -> NoReturn:
+        context.abort(getattr(grpc.StatusCode, code), message)
+        raise AssertionError("not reached")
+
+    def _watch(self) -> None:
+        """Drop clients that say nothing: waiting for a message cannot be given a limit."""
+        while not self._ended.wait(min(self.silence / 4, 1.0)):
+            for context, heard in list(self._heard.items()):
+                if time.monotonic() > heard + self.silence:
+                    context.cancel()

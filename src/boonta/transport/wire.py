@@ -1,0 +1,124 @@
+"""What travels between environments and a server: raw arrays, in the order and shapes of a schema both sides know."""
+
+import hashlib
+from typing import NamedTuple
+
+import numpy as np
+
+from boonta.core import nests
+from boonta.core.spec import Shape, Spec
+from boonta.core.types import FIRST, LAST, PyTree, TimeStep
+
+
+class Malformed(ValueError):
+    """What came is not what the schema says; the message tells what is wrong."""
+
+
+class Leaf(NamedTuple):
+    """One array: its name, its dtype, its shape for one environment, and its bytes."""
+
+    name: str
+    dtype: np.dtype
+    shape: tuple[int, ...]
+    nbytes: int
+
+
+class Schema:
+    """The arrays of time steps and actions of an environment.
+
+    Args:
+        spec: the environment's.
+
+    Attributes:
+        step_bytes: of a time step of one environment.
+        no_actions: actions [0, ...], for their shape and dtype.
+        text: as boonta.proto describes it.
+        fingerprint: SHA-256 of it.
+    """
+
+    def __init__(self, spec: Spec) -> None:
+        self._observation = spec.observation
+        number, kind = Shape((), np.float32), Shape((), np.int8)
+        rest = [("reward", number), ("discount", number), ("step_type", kind)]
+        self._steps = [leaf for name, x in [("observation", spec.observation), *rest] for leaf in _leaves({name: x})]
+        (self._action,) = _leaves({"action": spec.action.zero()})
+        self.step_bytes = sum(leaf.nbytes for leaf in self._steps)
+        self.no_actions = np.zeros((0, *self._action.shape), self._action.dtype)
+        self.text = "\n".join([*map(_line, self._steps), "->", _line(self._action)])
+        self.fingerprint = hashlib.sha256(self.text.encode()).digest()
+
+    def encode(self, timestep: TimeStep) -> bytes:
+        """TimeStep [K, ...] -> bytes, its action left out."""
+        arrays = [*nests.leaves(timestep.observation), timestep.reward, timestep.discount, timestep.step_type]
+        return b"".join(_raw(array, leaf) for array, leaf in zip(arrays, self._steps, strict=True))
+
+    def decode(self, data: bytes, before: np.ndarray | None, actions: np.ndarray) -> TimeStep:
+        """bytes -> TimeStep [K, ...], whose arrays are the message's own and cannot be written.
+
+        Args:
+            data: a message.
+            before: the step types that this client sent last, int8 [K]; None if this is its first message.
+            actions: what it was told to do then, [K, ...].
+
+        Raises:
+            Malformed: another size, numbers that are not finite, or step types that cannot follow.
+        """
+        count = len(actions)
+        if len(data) != count * self.step_bytes:
+            raise Malformed(f"{count} time steps are {count * self.step_bytes} bytes, got {len(data)}")
+        arrays, offset = [], 0
+        for leaf in self._steps:
+            arrays.append(np.frombuffer(data, leaf.dtype, count * leaf.nbytes // leaf.dtype.itemsize, offset))
+            arrays[-1] = _sound(arrays[-1].reshape(count, *leaf.shape), leaf.name)
+            offset += count * leaf.nbytes
+        *seen, reward, discount, kinds = arrays
+        first = kinds == FIRST
+        if kinds.min() < FIRST or kinds.max() > LAST:
+            raise Malformed(f"step_type must be 0, 1 or 2, got {kinds.min()} to {kinds.max()}")
+        if (first != (before is None or before == LAST)).any():
+            raise Malformed("FIRST must come at the beginning and after LAST, and nowhere else")
+        if abs(discount).max() > 1.0:
+            raise Malformed(f"discount must be from -1 to 1, got {discount.min():g} to {discount.max():g}")
+        if reward[first].any():
+            raise Malformed(f"the reward at FIRST must be 0, got {reward[first].tolist()}")
+        taken = np.where(first.reshape(count, *[1] * (actions.ndim - 1)), np.zeros_like(actions), actions)
+        return TimeStep(nests.filled(self._observation, seen), taken, reward, discount, kinds)
+
+    def encode_actions(self, actions: np.ndarray) -> bytes:
+        """Actions [K, ...] -> bytes."""
+        return _raw(actions, self._action)
+
+    def decode_actions(self, data: bytes, count: int) -> np.ndarray:
+        """bytes -> actions [K, ...].
+
+        Raises:
+            Malformed: another size.
+        """
+        if len(data) != count * self._action.nbytes:
+            raise Malformed(f"{count} actions are {count * self._action.nbytes} bytes, got {len(data)}")
+        return np.frombuffer(data, self._action.dtype).reshape(count, *self._action.shape)
+
+
+def _leaves(tree: PyTree) -> list[Leaf]:
+    """Arrays by name, their dtypes little-endian."""
+    found = []
+    for name, x in nests.named(tree):
+        dtype, shape = np.dtype(x.dtype).newbyteorder("<"), tuple(x.shape)
+        found.append(Leaf(name, dtype, shape, int(np.prod(shape, dtype=int)) * dtype.itemsize))
+    return found
+
+
+def _line(leaf: Leaf) -> str:
+    return f"{leaf.name} {leaf.dtype.kind}{leaf.dtype.itemsize}[{','.join(map(str, leaf.shape))}]"
+
+
+def _raw(array: np.ndarray, leaf: Leaf) -> bytes:
+    return np.ascontiguousarray(array, leaf.dtype).tobytes()
+
+
+def _sound(array: np.ndarray, name: str) -> np.ndarray:
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        raise Malformed(f"{name} is not finite")
+    if array.dtype.kind == "b" and array.view(np.uint8).max(initial=0) > 1:
+        raise Malformed(f"{name} must be 0 or 1")
+    return array
