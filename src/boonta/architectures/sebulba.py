@@ -14,52 +14,31 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from boonta.architectures.learning import Learning, Stored, fused, initial
-from boonta.core import acting, devices, episodes, health
+from boonta.architectures.learner import Halves, halves
+from boonta.architectures.learning import Learning, fused
+from boonta.core import acting, episodes, health, random
 from boonta.core.agent import Agent, check
 from boonta.core.spec import Spec
 from boonta.core.types import Array, Key, Origin, Params, PyTree, TimeStep, Trajectory
-
-
-class State(NamedTuple):
-    """Everything that the learner is; with the host environments begun anew, what a checkpoint keeps.
-
-    Attributes:
-        params: the agent's groups.
-        learners: each learner's private state, by name.
-        replays: what learners have to learn from besides an iteration's own experience, [devices, ...], by name.
-        key: random stream of the updates.
-        updates: int32, updates made: the version of the parameters.
-        iterations: int32, iterations made.
-    """
-
-    params: Params
-    learners: dict[str, PyTree]
-    replays: Stored
-    key: Key
-    updates: Array
-    iterations: Array
 
 
 class Sebulba(NamedTuple):
     """The compiled halves.
 
     Attributes:
-        init: (key, settings) -> State, on one device.
         begin: (params, key, indices int32 [E], count, life) -> Slot, an actor thread's.
         act: (params, version, slot, TimeStep [E]) -> (slot, action [E]).
         close: (slot, TimeStep [E]) -> (slot, Trajectory [E], Finished, health).
-        update: (State, [Trajectory [E] ...]) -> (State, metrics), inside `shard_map`.
+        learner: Halves, what learns.
         learning: Learning.
         reads: the groups that acting needs.
         observed: the names that an actor's health - 1 points to; those of the metrics follow.
     """
 
-    init: Callable[[Key, dict[str, Array]], State]
     begin: Callable[..., "Slot"]
     act: Callable[..., tuple["Slot", Array]]
     close: Callable[..., tuple["Slot", Trajectory, episodes.Finished, Array]]
-    update: Callable[[State, list[Trajectory]], tuple[State, dict[str, Array]]]
+    learner: Halves
     learning: Learning
     reads: tuple[str, ...]
     observed: list[str]
@@ -104,15 +83,6 @@ def make(agent: Agent, spec: Spec, envs: int, shards: int, everyone: int = 0) ->
     a_step = TimeStep(spec.observation, action, scalar, scalar, jax.ShapeDtypeStruct((), jnp.int8))  # type: ignore[arg-type]
     observed_names = health.names({"observation": spec.observation, "reward": scalar})
 
-    def init(key: Key, settings: dict[str, Array]) -> State:
-        streams = acting.streams(key)
-        params, learners = initial(agent, streams.params, settings)
-        zero = jnp.zeros((), jnp.int32)
-        index = jax.ShapeDtypeStruct((1,), jnp.int32)
-        slot = jax.eval_shape(partial(begin, count=1), params, key, index, life=zero)
-        replays = jax.tree.map(lambda x: x[None], learning.lasting(_inner(slot.trajectory)))
-        return State(params, learners, replays, streams.updates, zero, zero)
-
     def begin(params: Params, key: Key, index: Array, count: int, life: Array) -> Slot:
         """An actor thread's slot, its environments at FIRST."""
         n = index.shape[0]
@@ -151,26 +121,13 @@ def make(agent: Agent, spec: Spec, envs: int, shards: int, everyone: int = 0) ->
         slot = Slot(memory, key, episode, jnp.int32(0), Trajectory(memory, timesteps, extras, origin))
         return slot, done, finished, bad
 
-    def update(state: State, batches: list[Trajectory]) -> tuple[State, dict[str, Array]]:
-        """One iteration of learning, on this device's share of the batches."""
-        stored = jax.tree.map(lambda x: x[0], state.replays) | learning.passing(_inner(batches[0]))
-        for batch in batches:
-            stored = learning.insert(state.params, stored, batch)
-        key, update_key = jax.random.split(state.key)
-        update_key = jax.random.fold_in(update_key, devices.rank())
-        learned = learning.learn(state.params, state.learners, stored, update_key, state.updates)
-        bad = health.first_bad(learned.metrics)
-        metrics = learned.metrics | {
-            "health": health.everywhere(jnp.where(bad > 0, bad + len(observed_names), 0)),
-            "made": learned.updates,
-            "policy_lag_mean": devices.average(learned.lag),
-            "policy_lag_max": -devices.lowest(-learned.lag_max),
-        }
-        replays = jax.tree.map(lambda x: x[None], {name: learned.stored[name] for name in state.replays})
-        updates = state.updates + learned.updates
-        return State(learned.params, learned.states, replays, key, updates, state.iterations + 1), metrics
+    def piece(params: Params) -> Trajectory:
+        index = jax.ShapeDtypeStruct((1,), jnp.int32)
+        slot = jax.eval_shape(partial(begin, count=1), params, random.key(0), index, life=jnp.int32(0))
+        return _inner(slot.trajectory)
 
-    return Sebulba(init, begin, act, close, update, learning, agent.reads, observed_names)
+    half = halves(agent, learning, piece, len(observed_names))
+    return Sebulba(begin, act, close, half, learning, agent.reads, observed_names)
 
 
 def _blank(shapes: PyTree, n: int, steps: int) -> PyTree:

@@ -10,8 +10,9 @@ import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from boonta.architectures.learner import starter, updater
 from boonta.architectures.sebulba import Sebulba
-from boonta.architectures.sebulba_compiled import acting_on, starter, updater
+from boonta.architectures.sebulba_compiled import acting_on
 from boonta.core import acting, devices, host, random
 from boonta.core.host import Batch
 from boonta.core.spec import Spec
@@ -187,7 +188,7 @@ def _repeated(what: Callable[[], Any]) -> float:
 
 def acting_alone(unit: Sebulba, spec: Spec, envs: int, device: Any) -> Callable[[], None]:
     """A step of acting on one device, its observations handed over and its actions taken back, again and again."""
-    params = jax.jit(unit.init)(jax.device_put(random.key(0), device), {}).params
+    params = jax.jit(unit.learner.init)(jax.device_put(random.key(0), device), {}).params
     params = {name: params[name] for name in unit.reads}
     compiled = acting_on(unit, spec, params, envs, envs, device)
     timestep = host.empty(spec, envs)
@@ -205,12 +206,12 @@ def acting_alone(unit: Sebulba, spec: Spec, envs: int, device: Any) -> Callable[
 def learning_alone(unit: Sebulba, spec: Spec, envs: int, there: Sequence[Any]) -> Callable[[], None]:
     """An iteration of learning on these devices, on the same trajectories again and again."""
     mesh = devices.mesh(list(there))
-    state = starter(unit, mesh)(random.key(0), {})
+    state = starter(unit.learner, mesh)(random.key(0), {})
     params = {name: state.params[name] for name in unit.reads}
     shapes = acting_on(unit, spec, params, envs, envs, there[0]).trajectory
     ones = jax.tree.map(lambda x: np.ones(x.shape, x.dtype), shapes)
     batches = [jax.device_put(ones, NamedSharding(mesh, P(devices.LEARNERS))) for _ in range(unit.learning.rounds)]
-    held, update = [state], updater(unit, mesh)
+    held, update = [state], updater(unit.learner, mesh)
 
     def learn() -> None:
         held[0], metrics = update(held[0].params, tuple(held[0][1:]), batches)

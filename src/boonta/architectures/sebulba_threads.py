@@ -13,8 +13,9 @@ import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from boonta.architectures.sebulba import Sebulba, Slot, State
-from boonta.architectures.sebulba_compiled import Acting, acting_on, shape, shipper, starter, updater
+from boonta.architectures.learner import State, shipper, starter, updater
+from boonta.architectures.sebulba import Sebulba, Slot
+from boonta.architectures.sebulba_compiled import Acting, acting_on, shape
 from boonta.core import acting, devices, episodes, health, random
 from boonta.core.faults import Broken, Budget, Guard
 from boonta.core.host import Batch
@@ -88,7 +89,7 @@ class Threads:
         self.budget = Budget(plan.restarts)
         self._mesh = devices.mesh(list(plan.learners))
         self._ship = shipper(self._mesh)
-        self._update: Any = updater(unit, self._mesh)
+        self._update: Any = updater(unit.learner, self._mesh)
         self._everyone = jax.process_count() * len(self.placed) * plan.envs
         self._acting: dict[Any, Acting] = {}
         self._threads: list[threading.Thread] = []
@@ -101,8 +102,8 @@ class Threads:
         self._changed = threading.Condition()
 
     def init(self, settings: dict[str, Array] | None = None) -> State:
-        """The state at the beginning, on all learner devices; `settings` as in `Sebulba.init`."""
-        return starter(self.unit, self._mesh)(random.key(self.seed), settings or {})
+        """The state at the beginning, on all learner devices; `settings` as in `Halves.init`."""
+        return starter(self.unit.learner, self._mesh)(random.key(self.seed), settings or {})
 
     def compile(self, state: State, spec: Spec) -> list[str]:
         """Compile all there is to compile; the names of the metrics that `health` may point to."""

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from boonta import envs
-from boonta.architectures import sebulba, sebulba_split, sebulba_threads
+from boonta.architectures import learner, sebulba, sebulba_split, sebulba_threads
 from boonta.architectures.sebulba_threads import Plan, Threads, Told
 from boonta.core import episodes as counting
 from boonta.core import random
@@ -147,19 +147,19 @@ class Sebulba:
 
     def shapes(self) -> PyTree:
         here = jax.sharding.SingleDeviceSharding(self.plan.actors[0])
-        shapes, _ = self.split(jax.eval_shape(lambda: self.unit.init(random.key(self.seed), self._overrides())))
+        shapes, _ = self.split(jax.eval_shape(lambda: self.unit.learner.init(random.key(self.seed), self._overrides())))
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=here), shapes)
 
     def _overrides(self) -> dict[str, Any]:
         return {key: jnp.float32(value) for key, value in self.members[0].overrides.items()}
 
-    def split(self, state: sebulba.State) -> tuple[sebulba.State, PyTree]:
+    def split(self, state: learner.State) -> tuple[learner.State, PyTree]:
         return state._replace(replays={}), state.replays
 
-    def joined(self, rest: sebulba.State, replays: PyTree) -> sebulba.State:
+    def joined(self, rest: learner.State, replays: PyTree) -> learner.State:
         return rest._replace(replays=replays)
 
-    def start(self, facts: dict[str, Any] | None = None) -> sebulba.State:
+    def start(self, facts: dict[str, Any] | None = None) -> learner.State:
         """The state; actors are set going by the first `advance`, with environments of a life that was not yet."""
         if self.environment:
             check(self.environment)
@@ -174,8 +174,8 @@ class Sebulba:
         return self.threads.init(self._overrides())
 
     def advance(
-        self, state: sebulba.State, iterations: int, asked: Callable[[], bool]
-    ) -> tuple[sebulba.State, dict[str, np.ndarray], float]:
+        self, state: learner.State, iterations: int, asked: Callable[[], bool]
+    ) -> tuple[learner.State, dict[str, np.ndarray], float]:
         assert self.threads is not None
         if not self._running:
             clock = time.perf_counter()
@@ -223,7 +223,7 @@ class Sebulba:
     def tensors(self) -> list[str]:
         return self._names
 
-    def evaluate(self, state: sebulba.State, episodes: int) -> "Future[Scores]":
+    def evaluate(self, state: learner.State, episodes: int) -> "Future[Scores]":
         if jax.process_index():  # the first host plays for all
             return done(Scores(np.zeros((1, episodes), np.float32), np.zeros((1, episodes), np.int32)))  # type: ignore[arg-type]
         params = jax.device_put(jax.tree.map(lambda x: x.addressable_data(0), state.params), self.plan.actors[0])
@@ -254,7 +254,7 @@ class Sebulba:
         drawn = examiner.drawn() if examiner.drawn else examiner
         return evaluation.film_on_host(self.greedy, drawn, params, seed, steps)
 
-    def params(self, state: sebulba.State, member: int) -> Params:
+    def params(self, state: learner.State, member: int) -> Params:
         del member
         return state.params
 

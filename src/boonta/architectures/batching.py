@@ -1,0 +1,104 @@
+"""Dynamic batching: requests of many callers answered together, without waiting for those that do not come."""
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+
+class Closed(Exception):
+    """The batcher takes no more requests, or gives up those that it has."""
+
+
+class Request:
+    """What a caller wants: `rows` of a batch, and room for the answer."""
+
+    def __init__(self, content: Any, rows: int) -> None:
+        self.content, self.rows = content, rows
+        self.answer: Any = None
+        self.ready = threading.Event()
+
+
+class Batcher:
+    """Where callers wait for answers and the answering thread for callers.
+
+    Args:
+        minimum: rows that are waited for; fewer if there are no more callers.
+        maximum: rows of a batch; a request has no more.
+        deadline: seconds after the first request when a batch goes whatever it has.
+        present: () -> rows of all callers that are there.
+        timeout: seconds that a caller waits for an answer.
+    """
+
+    def __init__(self, minimum: int, maximum: int, deadline: float, present: Callable[[], int], timeout: float) -> None:
+        self.minimum, self.maximum, self.deadline, self.timeout = minimum, maximum, deadline, timeout
+        self._present = present
+        self._waiting: list[Request] = []
+        self._since = 0.0
+        self._closed = False
+        self._changed = threading.Condition()
+
+    def ask(self, content: Any, rows: int) -> Any:
+        """The answer to a request.
+
+        Raises:
+            Closed: there will be none.
+            TimeoutError: there was none in time.
+        """
+        request = Request(content, rows)
+        with self._changed:
+            if self._closed:
+                raise Closed
+            if not self._waiting:
+                self._since = time.monotonic()
+            self._waiting.append(request)
+            self._changed.notify_all()
+        if not request.ready.wait(self.timeout):
+            raise TimeoutError(f"no action in {self.timeout:g} s")
+        if request.answer is None:
+            raise Closed
+        return request.answer
+
+    def take(self, seconds: float) -> list[Request]:
+        """The next requests to answer together; none where there were none for so long, or all is over."""
+        end = time.monotonic() + seconds
+        with self._changed:
+            while not self._closed:
+                now = time.monotonic()
+                if self._waiting:
+                    rows = sum(request.rows for request in self._waiting)
+                    due = self._since + self.deadline
+                    if now >= due or rows >= min(self.minimum, self._present()) or rows >= self.maximum:
+                        return self._first()
+                    self._changed.wait(due - now)
+                elif now >= end:
+                    return []
+                else:
+                    self._changed.wait(end - now)
+        return []
+
+    def close(self) -> None:
+        """Let all callers go without an answer."""
+        with self._changed:
+            self._closed = True
+            for request in self._waiting:
+                request.ready.set()
+            self._waiting.clear()
+            self._changed.notify_all()
+
+    def _first(self) -> list[Request]:
+        taken, rows = [], 0
+        while self._waiting and rows + self._waiting[0].rows <= self.maximum:
+            taken.append(self._waiting.pop(0))
+            rows += taken[-1].rows
+        self._since = time.monotonic()
+        return taken
+
+
+def buckets(maximum: int) -> list[int]:
+    """Sizes that batches are padded to, ascending: 1, 2, 4 ... and the maximum."""
+    sizes, size = [], 1
+    while size < maximum:
+        sizes.append(size)
+        size *= 2
+    return [*sizes, maximum]

@@ -1,0 +1,132 @@
+"""The learner's half of architectures that act elsewhere: one state, one update over the mesh of learner devices."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from boonta.architectures.learning import Learning, Stored, initial
+from boonta.core import acting, devices, health
+from boonta.core.agent import Agent
+from boonta.core.trees import batch_size
+from boonta.core.types import Array, Key, Params, PyTree, Trajectory
+
+
+class State(NamedTuple):
+    """Everything that the learner is; with the environments begun anew, what a checkpoint keeps.
+
+    Attributes:
+        params: the agent's groups.
+        learners: each learner's private state, by name.
+        replays: what learners have to learn from besides an iteration's own experience, [devices, ...], by name.
+        key: random stream of the updates.
+        updates: int32, updates made: the version of the parameters.
+        iterations: int32, iterations made.
+    """
+
+    params: Params
+    learners: dict[str, PyTree]
+    replays: Stored
+    key: Key
+    updates: Array
+    iterations: Array
+
+
+class Halves(NamedTuple):
+    """Pure functions.
+
+    Attributes:
+        init: (key, settings) -> State, on one device; `settings` overrides scalars of the parameter group `settings`.
+        update: (State, [Trajectory [E] ...]) -> (State, metrics), inside `shard_map`.
+    """
+
+    init: Callable[[Key, dict[str, Array]], State]
+    update: Callable[[State, list[Trajectory]], tuple[State, dict[str, Array]]]
+
+
+def halves(agent: Agent, learning: Learning, piece: Callable[[Params], Trajectory], observed: int) -> Halves:
+    """What the learner compiles.
+
+    Args:
+        agent: whose learners these are.
+        learning: Learning.
+        piece: params -> the shapes of one trajectory.
+        observed: how many names of `health` come before those of the metrics.
+    """
+
+    def init(key: Key, settings: dict[str, Array]) -> State:
+        streams = acting.streams(key)
+        params, learners = initial(agent, streams.params, settings)
+        zero = jnp.zeros((), jnp.int32)
+        replays = jax.tree.map(lambda x: x[None], learning.lasting(piece(params)))
+        return State(params, learners, replays, streams.updates, zero, zero)
+
+    def update(state: State, batches: list[Trajectory]) -> tuple[State, dict[str, Array]]:
+        """One iteration of learning, on this device's share of the batches."""
+        example = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), batches[0])
+        stored = jax.tree.map(lambda x: x[0], state.replays) | learning.passing(example)
+        for batch in batches:
+            stored = learning.insert(state.params, stored, batch)
+        key, update_key = jax.random.split(state.key)
+        update_key = jax.random.fold_in(update_key, devices.rank())
+        learned = learning.learn(state.params, state.learners, stored, update_key, state.updates)
+        bad = health.first_bad(learned.metrics)
+        metrics = learned.metrics | {
+            "health": health.everywhere(jnp.where(bad > 0, bad + observed, 0)),
+            "made": learned.updates,
+            "policy_lag_mean": devices.average(learned.lag),
+            "policy_lag_max": -devices.lowest(-learned.lag_max),
+        }
+        replays = jax.tree.map(lambda x: x[None], {name: learned.stored[name] for name in state.replays})
+        updates = state.updates + learned.updates
+        return State(learned.params, learned.states, replays, key, updates, state.iterations + 1), metrics
+
+    return Halves(init, update)
+
+
+SPECS: Any = State(*(P(devices.LEARNERS) if field == "replays" else P() for field in State._fields))  # type: ignore[arg-type]
+
+
+def starter(half: Halves, mesh: Mesh) -> Any:
+    """The learner's (key, settings) -> State, over the mesh."""
+    return jax.jit(jax.shard_map(half.init, mesh=mesh, in_specs=P(), out_specs=SPECS, check_vma=False))
+
+
+def updater(half: Halves, mesh: Mesh) -> Any:
+    """The learner's (params, rest of the state, batches) -> (State, metrics), over the mesh; the rest is used up."""
+    apart = P(devices.LEARNERS)
+    body = jax.shard_map(half.update, mesh=mesh, in_specs=(SPECS, apart), out_specs=(SPECS, P()), check_vma=False)
+
+    # Actors may still hold the parameters, so these are not donated.
+    @partial(jax.jit, donate_argnums=1)
+    def update(params: Params, rest: tuple[PyTree, ...], batches: list[Trajectory]) -> tuple[State, dict[str, Array]]:
+        return body(State(params, *rest), batches)
+
+    return update
+
+
+def shipper(mesh: Mesh) -> Callable[[Trajectory], Trajectory]:
+    """Trajectory [E, ...] on an actor device -> the same over all learner devices, one shard straight to each."""
+    local = [device for device in mesh.devices.flat if device.process_index == jax.process_index()]
+    sharding = NamedSharding(mesh, P(devices.LEARNERS))
+
+    @jax.jit
+    def split(trajectory: Trajectory) -> list[Trajectory]:
+        size = batch_size(trajectory) // len(local)
+        return [jax.tree.map(lambda x: x[i * size : (i + 1) * size], trajectory) for i in range(len(local))]  # noqa: B023
+
+    def ship(trajectory: Trajectory) -> Trajectory:
+        parts = split(trajectory) if len(local) > 1 else [trajectory]
+        parts = [jax.device_put(part, device) for part, device in zip(parts, local, strict=True)]
+
+        def whole(*shards: Array) -> Array:
+            first, *rest = shards[0].shape
+            return jax.make_array_from_single_device_arrays((first * mesh.devices.size, *rest), sharding, list(shards))
+
+        return jax.tree.map(whole, *parts)
+
+    return ship
