@@ -88,6 +88,24 @@ def _parser() -> argparse.ArgumentParser:
         "--distributed", action="store_true", help="several hosts, found out from the cluster's environment"
     )
 
+    actor = command("actor", _actor, "Step environments for a server (`boonta serve`, or `--on seed`), from anywhere.")
+    actor.add_argument("env", help="family:Name of `boonta list envs`, or module:factory")
+    actor.add_argument("--server", metavar="ADDRESS", required=True, help="unix:PATH or HOST:PORT")
+    actor.add_argument("--envs", metavar="K", type=int, default=1, help="environments (default: 1)")
+    actor.add_argument(
+        "--first", metavar="I", type=int, default=-1, help="global index of the first (default: any free)"
+    )
+    actor.add_argument("--name", default="", help="what the server calls it (default: host name and process)")
+    actor.add_argument(
+        "--set", metavar="env.KEY=VALUE", action="append", default=[], dest="assignments", help="of the environment"
+    )
+    actor.add_argument("--workers", choices=("auto", "serial", "threads", "processes"), default="auto")
+    actor.add_argument("--worker-count", metavar="N", type=int, default=0, help="0: one per core")
+    actor.add_argument(
+        "--patience", metavar="SECONDS", type=float, default=300.0, help="without a server (default: 300)"
+    )
+    _add_security(actor, "the server's certificates must be signed by")
+
     evaluate = command("eval", _eval, "Evaluate a run: greedy episodes.")
     evaluate.add_argument("run", type=Path)
     evaluate.add_argument("--episodes", metavar="N", type=int, default=100, help="greedy episodes (default: 100)")
@@ -114,6 +132,44 @@ def _parser() -> argparse.ArgumentParser:
     doctor.add_argument("run", nargs="?", type=Path)
     doctor.add_argument("--json", action="store_true")
     return parser
+
+
+def _add_security(sub: argparse.ArgumentParser, authority: str) -> None:
+    sub.add_argument("--certificate", metavar="FILE", default="", help="of this side, PEM")
+    sub.add_argument("--key", metavar="FILE", default="", help="its private key, PEM")
+    sub.add_argument("--authority", metavar="FILE", default="", help=f"PEM of what {authority}")
+    sub.add_argument(
+        "--token", default=os.environ.get("BOONTA_TOKEN", ""), help="shared secret (default: $BOONTA_TOKEN)"
+    )
+
+
+def _actor(args: argparse.Namespace) -> int:
+    import socket
+
+    from boonta import envs
+    from boonta.core.host import Host, Workers
+    from boonta.transport.actor import Actor, Broken, Lost, act
+    from boonta.transport.security import Security
+
+    settings = {}
+    for text in args.assignments:
+        key, separator, value = text.partition("=")
+        if not separator or not key.startswith("env."):
+            raise ValueError(f"--set {text}: must be env.KEY=VALUE")
+        settings[key.removeprefix("env.")] = value
+    made = envs.make(args.env, **settings)
+    if not isinstance(made, Host):
+        from boonta.envs.served import serve
+
+        made = serve(made)
+    security = Security(args.certificate, args.key, args.authority, args.token)
+    name = args.name or f"{socket.gethostname()}-{os.getpid()}"
+    workers = Workers(args.workers, args.worker_count)
+    try:
+        act(made, Actor(args.server, args.envs, args.first, name, security, workers, patience=args.patience))
+    except (Lost, Broken) as error:
+        print(f"boonta: {error}", file=sys.stderr)
+    return 1
 
 
 def _train(args: argparse.Namespace) -> int:

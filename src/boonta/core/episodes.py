@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from boonta.core.types import FIRST, LAST, Array
 
@@ -75,3 +76,11 @@ def merge(parts: Finished) -> Finished:
     apart = parts.total / jnp.maximum(parts.count, 1.0) - total / jnp.maximum(count, 1.0)
     squares = jnp.sum(parts.squares + parts.count * apart**2)
     return Finished(count, total, squares, jnp.sum(parts.length))
+
+
+def merge_all(parts: list[Finished]) -> Finished:
+    """`merge` of a list, with NumPy."""
+    count, total, squares, length = (np.asarray(field, np.float64) for field in zip(*parts, strict=True))
+    apart = total / np.maximum(count, 1.0) - total.sum() / max(count.sum(), 1.0)
+    sums = (count.sum(), total.sum(), (squares + count * apart**2).sum(), length.sum())
+    return Finished(*(np.float32(x) for x in sums))  # type: ignore[arg-type]

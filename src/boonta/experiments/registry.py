@@ -17,7 +17,7 @@ AGENTS = {
     "r2d2": "boonta.agents.r2d2:r2d2",
     "vtrace": "boonta.agents.vtrace:vtrace",
 }
-ARCHITECTURES = ("anakin", "sebulba")
+ARCHITECTURES = ("anakin", "sebulba", "seed")
 FAMILIES = ("boonta", "gymnax", "ale", "dm", "gym")  # of environments
 
 

@@ -65,4 +65,37 @@ class Sebulba:
     trace: str = setting("", "file for a timeline of all threads, for Chrome's or Perfetto's trace viewer")
 
 
-ARCHITECTURES = {"anakin": Anakin, "sebulba": Sebulba}
+@dataclass(frozen=True)
+class Seed:
+    """Where SEED runs, on each host, and who may connect."""
+
+    envs: int = setting(0, "environments over all actors and hosts; 0 for the agent's batch", low=0)
+    local: bool = setting(True, "start actor processes of its own; otherwise environments come by `boonta actor`")
+    actors: int = setting(0, "actor processes of its own; 0 for one per core", low=0)
+    address: str = setting("", "where to listen: unix:PATH or HOST:PORT; empty for a socket of its own")
+    inference: str = setting("auto", "devices that act: a count of the first ones, or places such as [0,1]")
+    learners: str = setting("auto", "devices that learn: a count of the last ones, or places such as [1,2,3]")
+    minimum: int = setting(0, "environments that a batch of inference waits for; 0 for those of one actor", low=0)
+    maximum: int = setting(0, "environments of a batch, and of a client; 0 for all of an inference device", low=0)
+    deadline: float = setting(0.01, "seconds that a batch waits", low=0.0)
+    chunk: int = setting(0, "trajectories that the learner takes together; 0 for the agent's batch", low=0)
+    ahead: int = setting(1, "chunks that may lie ready before actors wait for the learner", low=1)
+    clients: int = setting(256, "clients that may be connected at the same time", low=1)
+    silence: float = setting(60.0, "seconds after which a client that says nothing is dropped", low=0.1)
+    timeout: float = setting(120.0, "seconds without experience after which the run fails", low=1.0)
+    restarts: int = setting(3, "how often actors of its own may end, and evaluations fail, before the run does", low=0)
+    workers: Literal["auto", "serial", "threads", "processes"] = setting("auto", "what steps Python environments")
+    worker_count: int = setting(
+        0, "threads or processes for that, and threads of the pool of ale; 0: one per core", low=0
+    )
+    worker_timeout: float = setting(60.0, "seconds that a worker process or thread may take to answer", low=0.1)
+    certificate: str = setting("", "PEM file of the server's certificate, for TLS")
+    key: str = setting("", "PEM file of its private key")
+    authority: str = setting("", "PEM file of what clients' certificates must be signed by; empty for none asked")
+    devices: int = setting(
+        0, "devices over all hosts, virtual ones on a CPU, for inference and learning; 0 for all", low=0
+    )
+    trace: str = setting("", "file for a timeline of all threads, for Chrome's or Perfetto's trace viewer")
+
+
+ARCHITECTURES = {"anakin": Anakin, "sebulba": Sebulba, "seed": Seed}

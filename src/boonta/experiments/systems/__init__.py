@@ -16,6 +16,10 @@ def build(config: Config) -> System:
         from boonta.experiments.systems.sebulba import Sebulba
 
         return Sebulba(config)
+    if config.architecture == "seed":
+        from boonta.experiments.systems.seed import Seed
+
+        return Seed(config)
     from boonta.experiments.systems.anakin import Anakin
 
     return Anakin(config)

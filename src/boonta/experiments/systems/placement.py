@@ -6,13 +6,14 @@ from typing import Any
 import jax
 
 from boonta.experiments.devices import take
-from boonta.experiments.tables import Sebulba
+from boonta.experiments.tables import Sebulba, Seed
 
 
-def asked(options: Sebulba, divides: Callable[[int, int], bool]) -> tuple[list[Any], list[Any]]:
+def asked(options: Sebulba | Seed, divides: Callable[[int, int], bool]) -> tuple[list[Any], list[Any]]:
     """Actor devices of this host, learner devices of all hosts; `divides` says how many of each share the work."""
     there = usable(options)
-    actors, learners = (_chosen(getattr(options, key), key, there) for key in ("actors", "learners"))
+    acting = "inference" if isinstance(options, Seed) else "actors"
+    actors, learners = (_chosen(getattr(options, key), key, there) for key in (acting, "learners"))
     if actors is None and learners is None:
         if there[0].platform == "cpu":  # virtual devices would share the same cores: one plays both parts
             return there[:1], everywhere(there[:1])
@@ -26,7 +27,7 @@ def asked(options: Sebulba, divides: Callable[[int, int], bool]) -> tuple[list[A
     return actors, everywhere(learners)
 
 
-def usable(options: Sebulba) -> list[Any]:
+def usable(options: Sebulba | Seed) -> list[Any]:
     """The devices of this host that may be used."""
     if not options.devices:
         return jax.local_devices()
@@ -41,7 +42,7 @@ def _chosen(text: str, key: str, there: list[Any]) -> list[Any] | None:
     try:
         if not text.startswith("["):
             places = list(range(int(text)))
-            places = places if key == "actors" else [len(there) - 1 - i for i in reversed(places)]
+            places = places if key != "learners" else [len(there) - 1 - i for i in reversed(places)]
         else:
             places = [int(part) for part in text.strip("[]").split(",")]
     except ValueError:

@@ -1,0 +1,197 @@
+"""What systems share whose environments step on hosts: evaluation beside training, timelines, metrics by iteration."""
+
+import itertools
+import sys
+from collections.abc import Callable
+from concurrent.futures import Future, wait
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from boonta import envs
+from boonta.architectures import learner
+from boonta.core import episodes as counting
+from boonta.core import random
+from boonta.core.environment import Environment
+from boonta.core.faults import Broken, Budget, Guard
+from boonta.core.host import Workers
+from boonta.core.settings import Refused
+from boonta.core.trace import Trace
+from boonta.core.types import Params, PyTree
+from boonta.envs.served import serve
+from boonta.experiments import agreement, evaluation, files, registry
+from boonta.experiments import config as configuration
+from boonta.experiments.config import Config
+from boonta.experiments.evaluation import Film, Scores
+from boonta.experiments.systems.protocol import beside, done
+
+CLOSING = 10.0  # seconds that closing waits for an evaluation
+BETWEEN = 1.0  # seconds between the moments in which hosts ask one another whether to stop
+RESUMED = 1 << 16  # lives of environments between one start of a run and the next
+
+
+class Hosted:
+    """See `System`; what remains is who acts and learns where.
+
+    Attributes:
+        player: the device that evaluations use.
+        half: what the learner compiles.
+        synchronous: whether evaluations are waited for, so that a run can be repeated.
+        workers: what steps the environments of evaluations.
+    """
+
+    player: Any
+    half: learner.Halves
+    synchronous = False
+    workers = Workers()
+
+    def __init__(self, config: Config) -> None:
+        made = envs.make(config.env, **config.env_settings)
+        self.environment = made if isinstance(made, Environment) else None
+        self.host = serve(made) if isinstance(made, Environment) else made
+        self.spec = self.host.spec
+        self.members = configuration.members(config)
+        if len(self.members) > 1:
+            raise ValueError(
+                f"{config.architecture} trains one member at a time, got {len(self.members)} (run.seeds, run.sweep)"
+            )
+        self.seed = self.members[0].seed
+        self.drop = config.run.on_nan == "drop"
+        self.make_agent = partial(registry.agent(config.agent).factory, self.spec, config.agent_settings)
+        self.agent = self.make_agent()
+        self.batches = [one.experience.batch for one in self.agent.learners.values()]
+        self.greedy = evaluation.Greedy(self.agent)
+        self.compile_seconds = 0.0
+        self._evaluation: Future[Scores] | None = None
+        self._closing = False
+        self._began: dict[str, float] = {}
+        self._pace = 1  # iterations between the moments in which hosts ask one another
+
+    def shapes(self) -> PyTree:
+        here = jax.sharding.SingleDeviceSharding(self.player)
+        shapes, _ = self.split(jax.eval_shape(lambda: self.half.init(random.key(self.seed), self._overrides())))
+        return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=here), shapes)
+
+    def split(self, state: learner.State) -> tuple[learner.State, PyTree]:
+        return state._replace(replays={}), state.replays
+
+    def joined(self, rest: learner.State, replays: PyTree) -> learner.State:
+        return rest._replace(replays=replays)
+
+    def evaluate(self, state: learner.State, episodes: int) -> "Future[Scores]":
+        if jax.process_index():  # the first host plays for all
+            return done(Scores(np.zeros((1, episodes), np.float32), np.zeros((1, episodes), np.int32)))  # type: ignore[arg-type]
+        params = jax.device_put(jax.tree.map(lambda x: x.addressable_data(0), state.params), self.player)
+
+        def play() -> Scores:
+            scores = self.play(params, episodes)
+            return Scores(scores.returns[None], scores.lengths[None])
+
+        self._evaluation = done(play()) if self.synchronous else beside(play, "evaluator")
+        return self._evaluation
+
+    def play(self, params: Params, episodes: int) -> Scores:
+        examiner, budget = self.host.examiner or self.host, self._budget()
+        for life in itertools.count():
+            make = partial(examiner.make, np.arange(episodes), evaluation.SEED, life, self.workers)
+            guarded = partial(Guard, make, self.drop, budget.tell)
+            try:
+                with jax.default_device(self.player):
+                    return evaluation.on_host(self.greedy, params, guarded, episodes, lambda: self._closing)
+            except Broken as error:
+                budget.spend("an evaluation", error)
+        raise AssertionError("not reached")
+
+    def film(self, params: Params, seed: int, steps: int) -> Film:
+        examiner = self.host.examiner or self.host
+        drawn = examiner.drawn() if examiner.drawn else examiner
+        return evaluation.film_on_host(self.greedy, drawn, params, seed, steps)
+
+    def params(self, state: learner.State, member: int) -> Params:
+        del member
+        return state.params
+
+    def _budget(self) -> Budget:
+        """How often environments may fail."""
+        raise NotImplementedError
+
+    def _overrides(self) -> dict[str, Any]:
+        return {key: jnp.float32(value) for key, value in self.members[0].overrides.items()}
+
+    def _loop(self, step: Callable[[], None], iterations: int, asked: Callable[[], bool]) -> int:
+        """Make iterations until asked to stop; how many."""
+        for made in range(1, iterations + 1):
+            step()
+            if made % self._pace == 0 and not agreement.together(not asked()):
+                return made
+        return iterations
+
+    def _slow_down(self, made: int, elapsed: float) -> None:
+        """Let hosts ask one another about once in so many seconds."""
+        if jax.process_count() > 1:
+            self._pace = int(agreement.shared(np.int32(max(BETWEEN * made / elapsed, 1))))
+
+    def _shares(self, trace: Trace, who: dict[str, str]) -> dict[str, float]:
+        """What share of their time threads spent on what since the last call; `who` names them by their first word."""
+        sums: dict[str, float] = {}
+        for thread, parts in trace.sums().items():
+            if role := who.get(thread.split()[0]):
+                for name, seconds in parts.items():
+                    place = f"time/{role}/{name}"
+                    sums[place] = sums.get(place, 0.0) + seconds
+        new = {key: value - self._began.get(key, 0.0) for key, value in sums.items()}
+        self._began = sums
+        totals = {role: sum(v for k, v in new.items() if k.split("/")[1] == role) for role in who.values()}
+        self._spent = new
+        return {key: value / max(totals[key.split("/")[1]], 1e-9) for key, value in new.items()}
+
+    def _end_evaluation(self) -> None:
+        self._closing = True
+        if self._evaluation:
+            wait([self._evaluation], CLOSING)
+
+
+def timeline(trace: Trace, where: str, forgive: bool = False) -> None:
+    """Write the timeline of this host so far; hosts after the first have files of their own.
+
+    Raises:
+        Refused: it cannot be written; with `forgive` that is only told.
+    """
+    file = Path(where)
+    if host := jax.process_index():
+        file = file.with_name(f"{file.stem}-host{host}{file.suffix}")
+    try:
+        files.write_text(file, trace.timeline())
+    except OSError as error:
+        message = f"architecture.trace must be a file that can be written, got {file}: {error}"
+        if not forgive:
+            raise Refused(message) from error
+        print(f"boonta: WARNING: {message}", file=sys.stderr)
+
+
+def rows(made: list[tuple[dict[str, Any], list[Any]]]) -> dict[str, np.ndarray]:
+    """The metrics [1, iterations], with what is told of the experience that each iteration learned from.
+
+    Args:
+        made: metrics of an iteration, and (finished episodes, health) of parts of its experience.
+    """
+    metrics, told = jax.device_get(([metrics for metrics, _ in made], [told for _, told in made]))
+    found = {key: np.asarray([[row[key] for row in metrics]]) for key in metrics[0]}
+    finished = [counting.merge_all([one.finished for one in each]) for each in told]
+    observed = np.asarray([[next((one.bad for one in each if one.bad), 0) for each in told]])
+    if jax.process_count() > 1:
+        from jax.experimental import multihost_utils
+
+        stacked = counting.Finished(*(np.asarray(field) for field in zip(*finished, strict=True)))  # type: ignore[arg-type]
+        stacked, observed = multihost_utils.process_allgather((stacked, observed))  # [hosts, iterations] each
+        hosts = range(jax.process_count())
+        parts = [[counting.Finished(*(x[h, i] for x in stacked)) for h in hosts] for i in range(len(made))]
+        finished = [counting.merge_all(part) for part in parts]
+        observed = np.max(observed, axis=0)
+    found["health"] = np.where(observed > 0, observed, found["health"])
+    merged = counting.Finished(*(np.asarray([field], np.float32) for field in zip(*finished, strict=True)))  # type: ignore[arg-type]
+    return found | merged._asdict()

@@ -1,0 +1,236 @@
+"""SEED as a system: a server for environments anywhere, actor processes of its own, evaluation beside them."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from boonta.architectures import learner, seed, seed_threads
+from boonta.architectures.batching import Closed
+from boonta.architectures.seed_threads import Plan, Session, Taken, Threads
+from boonta.core.environment import check
+from boonta.core.faults import Broken, Budget
+from boonta.core.host import Workers
+from boonta.core.trace import Trace
+from boonta.core.types import TimeStep
+from boonta.experiments import config as configuration
+from boonta.experiments.config import Config
+from boonta.experiments.devices import describe
+from boonta.experiments.machine import cores
+from boonta.experiments.systems import placement
+from boonta.experiments.systems.hosted import RESUMED, Hosted, rows, timeline
+from boonta.experiments.systems.protocol import Failed
+from boonta.experiments.tables import Seed as Options
+from boonta.transport.security import Security
+from boonta.transport.server import Refused, Server
+from boonta.transport.wire import Schema
+
+PATIENCE = 20.0  # seconds that actors of this run look for it once it is gone
+
+
+class Seed(Hosted):
+    """See `System`."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.options: Options = config.architecture_settings
+        options, hosts = self.options, jax.process_count()
+        self.name, self.settings = config.env, config.env_settings
+        size = options.chunk or max(self.batches)
+        envs = options.envs or max(self.batches)
+        divides = lambda inference, learners: size % learners == 0 and envs % inference == 0  # noqa: E731
+        inference, learners = placement.asked(options, divides)
+        self.actors = min(options.actors or cores(), envs // hosts) if options.local else 0
+        for what, n in (
+            ("hosts", hosts),
+            ("inference devices", hosts * len(inference)),
+            ("actors", max(self.actors, 1)),
+        ):
+            if envs % n:
+                raise ValueError(f"architecture.envs must be a multiple of the number of {what}, got {envs} and {n}")
+        each = envs // hosts // (self.actors or 1)
+        maximum = options.maximum or envs // hosts // len(inference)
+        minimum = options.minimum or min(each, maximum)
+        self.plan = Plan(
+            inference, learners, envs // hosts, size // hosts, minimum, maximum, options.deadline, options.ahead,
+            options.timeout,
+        )  # fmt: skip
+        self.player = inference[0]
+        self.unit = seed.make(self.agent, self.spec, envs, size, len(learners))
+        self.half, learning = self.unit.learner, self.unit.learning
+        self.steps, self.updates = size * learning.rounds * learning.unroll, learning.updates
+        self.iterations = configuration.iterations(config, self.steps, self.updates)
+        self.agent = self.make_agent(total_updates=self.iterations * self.updates)
+        self.unit = seed.make(self.agent, self.spec, envs, size, len(learners))
+        self.half = self.unit.learner
+        self.trace = Trace(keep=bool(options.trace))
+        self.threads: Threads | None = None
+        self.server: Server | None = None
+        self.budget = Budget(options.restarts)
+        asked = Workers(options.workers, options.worker_count, options.worker_timeout)
+        self.workers, self.why = self.host.choose(each, asked) if self.host.choose else (asked, "")
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._life = 0
+
+    def start(self, facts: dict[str, Any] | None = None) -> learner.State:
+        """The state; clients are answered from the first `advance` on, in lives that were not yet."""
+        if self.environment:
+            check(self.environment)
+        if self.options.trace:
+            timeline(self.trace, self.options.trace)  # now, for it may be refused
+        self._life = (int(facts["life"]) // RESUMED + 1) * RESUMED if facts else 0
+        self.threads = Threads(self.unit, self.spec, self.plan, self.seed, self.trace)
+        return self.threads.init(self._overrides())
+
+    def advance(
+        self, state: learner.State, iterations: int, asked: Callable[[], bool]
+    ) -> tuple[learner.State, dict[str, np.ndarray], float]:
+        threads, made = self.threads, []
+        assert threads is not None
+        if self.server is None:
+            clock = time.perf_counter()
+            self._names = self.unit.observed + threads.compile(state)
+            self.compile_seconds += time.perf_counter() - clock
+            threads.start(state, self._life)
+            self._serve(threads)
+
+        def once() -> None:
+            nonlocal state
+            self._mend()
+            state, metrics, told = threads.iterate(state)
+            made.append((metrics, told))
+
+        clock = time.perf_counter()
+        try:
+            self._loop(once, iterations, asked)
+        except seed_threads.Failed as error:
+            raise Failed(str(error)) from error
+        elapsed = time.perf_counter() - clock
+        self._slow_down(len(made), elapsed)
+        shares = self._shares(self.trace, {"inference": "inference", "MainThread": "learner"})
+        counts = {"clients/joined": float(threads.joined), "clients/dropped": float(threads.dropped)}
+        same = shares | counts | {"restarts": float(self.budget.spent)}
+        return state, rows(made) | {key: np.full((1, len(made)), x) for key, x in same.items()}, elapsed
+
+    def tensors(self) -> list[str]:
+        return self._names
+
+    def facts(self) -> dict[str, Any]:
+        return {"life": self._life}
+
+    def notices(self) -> list[str]:
+        return self.budget.told() + (self.threads.told() if self.threads else [])
+
+    def check(self) -> None:
+        try:
+            if self.threads:
+                self.threads.check()
+        except seed_threads.Failed as error:
+            raise Failed(str(error)) from error
+
+    def describe(self) -> dict[str, Any]:
+        plan = self.plan
+        return describe(list(dict.fromkeys([*plan.inference, *plan.learners]))) | {
+            "inference": [int(device.id) for device in plan.inference],
+            "learners": [int(device.id) for device in plan.learners],
+            "environments": plan.envs,
+            "batches": {"minimum": plan.minimum, "maximum": plan.maximum, "deadline": plan.deadline},
+            "actors": self.actors,
+            "address": self.server.address if self.server else self.options.address,
+            "workers": self.workers._asdict() | {"why": self.why},
+        }
+
+    def close(self) -> None:
+        self._closing = True
+        for process in self._processes:
+            process.terminate()
+        if self.threads:
+            self.threads.stop()
+        if self.server:
+            self.server.close()
+        for process in self._processes:
+            try:
+                process.wait(5.0)
+            except subprocess.TimeoutExpired:
+                process.kill()
+        self._end_evaluation()
+        if self.options.trace:
+            timeline(self.trace, self.options.trace, forgive=True)
+
+    def _budget(self) -> Budget:
+        return self.budget
+
+    def _serve(self, threads: Threads) -> None:
+        """Listen, and start actors."""
+        options = self.options
+        own = Path(tempfile.mkdtemp(prefix="boonta-")) / "server"
+        address = options.address or f"unix:{own}"
+        security = Security(options.certificate, options.key, options.authority, os.environ.get("BOONTA_TOKEN", ""))
+        limits = (self.plan.maximum, options.clients, options.silence)
+        self.server = Server(address, Schema(self.spec), _door(threads), self.seed, security, *limits)
+        if not options.local:
+            print(f"boonta: serving {self.name} at {self.server.address}", file=sys.stderr)
+        self._processes = [self._actor(i) for i in range(self.actors)]
+
+    def _actor(self, i: int) -> "subprocess.Popen[bytes]":
+        assert self.server is not None
+        each, first = self.plan.envs // self.actors, jax.process_index() * self.plan.envs
+        words = [
+            "actor",
+            self.name,
+            "--server",
+            self.server.address,
+            "--envs",
+            str(each),
+            "--first",
+            str(first + i * each),
+        ]
+        words += ["--name", f"actor {i}", "--patience", str(PATIENCE)]
+        words += ["--workers", self.workers.kind, "--worker-count", str(self.workers.count)]
+        for key, value in self.settings.items():
+            words += ["--set", f"env.{key}={value if isinstance(value, str) else json.dumps(value)}"]
+        return subprocess.Popen([sys.executable, "-m", "boonta", *words])
+
+    def _mend(self) -> None:
+        """Start anew actors of this run that ended."""
+        for i, process in enumerate(self._processes):
+            if (code := process.poll()) is not None:
+                try:
+                    self.budget.spend(f"actor {i}", Broken(f"its process ended with exit code {code}"))
+                except Broken as error:
+                    raise Failed(f"actor {i}: {error}, after {self.budget.most} restarts") from error
+                self._processes[i] = self._actor(i)
+
+
+class _Visitor:
+    """A session, whose refusals are those of the wire."""
+
+    def __init__(self, session: Session) -> None:
+        self.session, self.first, self.life = session, session.first, session.life
+
+    def act(self, timestep: TimeStep) -> np.ndarray:
+        try:
+            return self.session.act(timestep)
+        except (Closed, TimeoutError) as error:
+            raise Refused("UNAVAILABLE", str(error) or "the server ends") from error
+
+    def leave(self, why: str) -> None:
+        self.session.leave(why)
+
+
+def _door(threads: Threads) -> Callable[[int, int, str], _Visitor]:
+    def join(count: int, first: int, name: str) -> _Visitor:
+        try:
+            return _Visitor(threads.join(count, first, name))
+        except Taken as error:
+            raise Refused({"there": "ALREADY_EXISTS"}.get(error.why, "RESOURCE_EXHAUSTED"), str(error)) from error
+
+    return join

@@ -1,0 +1,81 @@
+"""The loop of remote environments: step them, ask the server what to do, connect again where it is gone."""
+
+import random
+import sys
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from boonta.core.faults import Broken, Budget, Guard
+from boonta.core.host import Host, Workers
+from boonta.transport.client import Link, Lost
+from boonta.transport.security import Security
+from boonta.transport.wire import Schema
+
+FIRST_WAIT, LONGEST_WAIT = 0.2, 10.0  # seconds before connecting again, doubled each time
+
+
+class Actor(NamedTuple):
+    """What an actor is told.
+
+    Attributes:
+        address: of the server.
+        envs: environments.
+        first: global index of the first; below 0 for any that are free.
+        name: what the server calls it.
+        security: Security.
+        workers: Workers, what steps environments in Python.
+        timeout: seconds that an answer of the server may take.
+        patience: seconds without a server after which it gives up.
+        restarts: how often environments may fail and be made anew.
+    """
+
+    address: str
+    envs: int
+    first: int
+    name: str
+    security: Security
+    workers: Workers
+    timeout: float = 60.0
+    patience: float = 300.0
+    restarts: int = 3
+
+
+def act(host: Host, actor: Actor, tell: Callable[[str], None] = lambda text: print(text, file=sys.stderr)) -> None:
+    """Step environments for a server until it cannot be reached any more.
+
+    Raises:
+        Lost: no server for too long, or one that does not want these environments.
+        Broken: environments failed too often.
+    """
+    schema, budget = Schema(host.spec), Budget(actor.restarts)
+    workers, _ = host.choose(actor.envs, actor.workers) if host.choose else (actor.workers, "")
+    since, wait = time.monotonic(), FIRST_WAIT
+    while True:
+        steps = 0
+        try:
+            link = Link(actor.address, schema, actor.envs, actor.first, actor.name, actor.security, actor.timeout)
+            try:
+                indices = np.arange(link.welcome.first, link.welcome.first + actor.envs)
+                make = lambda: host.make(indices, link.welcome.seed, link.welcome.life, workers)  # noqa: B023, E731
+                with Guard(make, False, tell) as environments:
+                    timestep = environments.reset()
+                    while True:
+                        timestep = environments.step(link.step(timestep))
+                        steps += 1
+            finally:
+                link.close()
+        except Broken as error:
+            budget.spend(f"actor {actor.name}", error)
+            for notice in budget.told():
+                tell(f"boonta: WARNING: {notice}")
+        except Lost as error:
+            if steps:
+                since, wait = time.monotonic(), FIRST_WAIT
+            if error.final or time.monotonic() > since + actor.patience:
+                raise
+            tell(f"boonta: {error}; connecting again")
+        time.sleep(wait * random.uniform(0.5, 1.5))  # not all at once
+        wait = min(2 * wait, LONGEST_WAIT)
