@@ -97,16 +97,16 @@ def make(agent: Agent, spec: Spec, envs: int, size: int, shards: int) -> Seed:
 
     def table(params: Params, key: Key, index: Array) -> Table:
         n = index.shape[0]
-        begun = jax.vmap(lambda i: _begun(agent, params, key, i, jnp.int32(0), envs))(index)
+        keys, memory = jax.vmap(lambda i: _begun(agent, params, key, i, jnp.int32(0), envs))(index)
         one = jax.tree.map(lambda s: jnp.zeros((n, *s.shape), s.dtype), a_step)
-        _, _, extras = jax.eval_shape(jax.vmap(agent.act, (None, 0, 0, 0)), params, *begun[1:], one, begun[0])
+        _, _, extras = jax.eval_shape(jax.vmap(agent.act, (None, 0, 0, 0)), params, memory, one, keys)
         inner = jax.tree.map(lambda s: jax.ShapeDtypeStruct(s.shape[1:], s.dtype), extras)
         zeros = jnp.zeros_like(index)
         trajectory = Trajectory(
-            begun[1], _blank(a_step, n, length + 1), _blank(inner, n, length), Origin(index, zeros, zeros, zeros)
+            memory, _blank(a_step, n, length + 1), _blank(inner, n, length), Origin(index, zeros, zeros, zeros)
         )
         episode = episodes.Episode(jnp.zeros(n, jnp.float32), zeros)
-        return Table(begun[1], begun[0], episode, zeros, trajectory)
+        return Table(memory, keys, episode, zeros, trajectory)
 
     def reset(params: Params, key: Key, table: Table, rows: Array, lives: Array) -> Table:
         index = table.trajectory.origin.environment.at[rows].get(mode="clip")
@@ -117,8 +117,9 @@ def make(agent: Agent, spec: Spec, envs: int, size: int, shards: int) -> Seed:
         trajectory = table.trajectory._replace(
             memory=_put(table.trajectory.memory, rows, memory), origin=_put(table.trajectory.origin, rows, origin)
         )
-        fresh = (memory, keys, episode, zeros)
-        return Table(*_put(tuple(table[:4]), rows, fresh), trajectory)
+        fresh = {"memory": memory, "key": keys, "episode": episode, "t": zeros}
+        old = {name: getattr(table, name) for name in fresh}
+        return table._replace(**_put(old, rows, fresh), trajectory=trajectory)
 
     def act(params: Params, version: Array, table: Table, rows: Array, timestep: TimeStep) -> tuple[Table, Array]:
         """One step of acting in these environments, written down where it happens."""

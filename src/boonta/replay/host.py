@@ -102,13 +102,13 @@ class HostReplay:
             numbers = [*(before if due == here else []), number][-sizes.pieces :]
             self._tails[environment] = ((here[0], here[1] + sizes.unroll), numbers)
             if len(numbers) < sizes.pieces or self._written - numbers[0] > self.places:
-                return Ids(*np.zeros((2, 0), np.int32))
+                return _ids(*np.zeros((2, 0), np.int32))
             first = numbers[0] % self.places
             self._chain[first] = np.asarray(numbers) % self.places
             complete = (first * sizes.each + np.arange(sizes.each)).astype(np.int32)
             self._weights.put(complete, self._raised(self._highest))
             self._count += sizes.each
-            return Ids(complete, np.repeat(self._generation[first], sizes.each))
+            return _ids(complete, np.repeat(self._generation[first], sizes.each))
 
     def sample(self) -> Sample:
         """Windows [B, ...].
@@ -123,7 +123,7 @@ class HostReplay:
             again, more = self._draw(len(lost))
             parts = (trajectory, ids, weights), (self.window(again), again, more)
             nests.mapped(lambda all_, new: all_.__setitem__(lost, new), *parts)
-        return Sample(trajectory, weights, ids)
+        return Sample(trajectory, weights, ids)  # type: ignore[arg-type]
 
     def window(self, ids: Ids) -> Trajectory:
         """Trajectory [K, ...] of Ids [K]."""
@@ -218,7 +218,7 @@ class HostReplay:
             generation = self._generation[place // self.sizes.each]
             weights = (self._count * chance) ** -wanted.importance_exponent
         weights = np.ones(count) if wanted.sampler == "uniform" else weights
-        return Ids(place.astype(np.int32), generation), weights.astype(np.float32)
+        return _ids(place.astype(np.int32), generation), weights.astype(np.float32)
 
     def _by_rank(self, shares: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """As in `ring`."""
@@ -248,3 +248,7 @@ def _without_last(piece: Trajectory) -> Trajectory:
 def _with_observation(piece: Trajectory, observation: PyTree) -> Trajectory:
     timesteps: TimeStep = piece.timesteps._replace(observation=observation)
     return piece._replace(timesteps=timesteps)
+
+
+def _ids(place: np.ndarray, generation: np.ndarray) -> Ids:
+    return Ids(place, generation)  # type: ignore[arg-type]

@@ -94,7 +94,7 @@ class Server:
         service, method = messages.METHOD.strip("/").split("/")
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {method: handler}),))
         certificate, key, authority = security.bytes()
-        if certificate:
+        if certificate and key:
             credentials = grpc.ssl_server_credentials([(key, certificate)], authority, authority is not None)
             port = self._server.add_secure_port(address, credentials)
         else:
@@ -123,7 +123,7 @@ class Server:
                 if message.WhichOneof("kind") != "steps":
                     raise Malformed(f"expected steps, got {message.WhichOneof('kind')}")
                 timestep = self.schema.decode(message.steps.data, before, actions)
-                before, actions = timestep.step_type, session.act(timestep)
+                before, actions = np.asarray(timestep.step_type), session.act(timestep)
                 yield messages.FromServer(actions=messages.Actions(data=self.schema.encode_actions(actions)))
         except Malformed as error:
             why = f"it was dropped: {error}"

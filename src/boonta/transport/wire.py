@@ -72,6 +72,9 @@ class Schema:
             arrays[-1] = _sound(arrays[-1].reshape(count, *leaf.shape), leaf.name)
             offset += count * leaf.nbytes
         *seen, reward, discount, kinds = arrays
+        for leaf, array in zip(self._steps, seen, strict=False):
+            if leaf.name == "observation/legal" and not array.any(axis=1).all():
+                raise Malformed("no action is legal")
         first = kinds == FIRST
         if kinds.min() < FIRST or kinds.max() > LAST:
             raise Malformed(f"step_type must be 0, 1 or 2, got {kinds.min()} to {kinds.max()}")

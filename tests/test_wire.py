@@ -1,0 +1,364 @@
+"""The wire: what is said comes through, what is wrong is refused to the one who said it."""
+
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import grpc
+import numpy as np
+import pytest
+from google.protobuf import descriptor_pb2
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from boonta.core import host, nests
+from boonta.core.spec import Continuous, Discrete, Shape, Spec
+from boonta.core.types import FIRST, LAST, MID
+from boonta.transport import messages
+from boonta.transport.client import Link, Lost
+from boonta.transport.security import Security
+from boonta.transport.server import Refused, Server
+from boonta.transport.wire import Malformed, Schema
+
+PIXELS = Spec("pixels", Shape((3, 3, 2), np.uint8), Discrete(4))
+BOX = Continuous((2,), -np.ones(2, np.float32), np.ones(2, np.float32))
+MANY = Spec("many", {"z": Shape((2,), np.float32), "a": Shape((), np.int32), "legal": Shape((3,), bool)}, Discrete(3))
+OPEN = Security()
+SPECS = {"pixels": PIXELS, "box": Spec("box", Shape((5,), np.float32), BOX), "many": MANY}
+
+
+def timestep(spec, count, kind=FIRST, seed=0):
+    rng = np.random.default_rng(seed)
+    made = host.empty(spec, count)
+    for leaf in nests.leaves(made.observation):
+        leaf[:] = 1 if leaf.dtype == bool else rng.integers(0, 9, leaf.shape)
+    made.step_type[:] = kind
+    if kind != FIRST:
+        made.reward[:] = rng.normal(size=count)
+        made.discount[:] = kind != LAST
+    return made
+
+
+@pytest.mark.parametrize("name", SPECS)
+@pytest.mark.parametrize("count", [1, 3])
+def test_what_is_sent_arrives(name, count):
+    spec = SPECS[name]
+    schema = Schema(spec)
+    sent = timestep(spec, count)
+    actions = np.resize(schema.no_actions, (count, *schema.no_actions.shape[1:])) + 1
+    got = schema.decode(schema.encode(sent), None, actions)
+    nests.mapped(np.testing.assert_array_equal, got, sent)
+    assert not got.action.any(), "the action before FIRST is zeros"
+    later = timestep(spec, count, MID)
+    got = schema.decode(schema.encode(later), sent.step_type, actions)
+    nests.mapped(np.testing.assert_array_equal, got, later._replace(action=actions))
+    again = schema.decode_actions(schema.encode_actions(actions), count)
+    np.testing.assert_array_equal(again, actions)
+
+
+def test_the_schema_is_said_in_words():
+    assert Schema(PIXELS).text == ("observation u1[3,3,2]\nreward f4[]\ndiscount f4[]\nstep_type i1[]\n->\naction i4[]")
+    assert Schema(MANY).text.startswith("observation/a i4[]\nobservation/legal b1[3]\nobservation/z f4[2]\n")
+    assert len({Schema(spec).fingerprint for spec in SPECS.values()}) == len(SPECS)
+
+
+def altered(field, value):
+    made = timestep(MANY, 2, MID)
+    if field in made.observation:
+        made.observation[field][1] = value
+    else:
+        getattr(made, field)[1] = value
+    return Schema(MANY).encode(made)
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"", "2 time steps are"),
+        (Schema(MANY).encode(timestep(MANY, 3, MID)), "2 time steps are"),
+        (altered("z", np.nan), "observation/z is not finite"),
+        (altered("reward", np.inf), "reward is not finite"),
+        (altered("discount", 2.0), "discount must be from -1 to 1"),
+        (altered("step_type", 3), "step_type must be 0, 1 or 2"),
+        (altered("step_type", -1), "step_type must be 0, 1 or 2"),
+        (altered("step_type", FIRST), "FIRST must come"),
+        (altered("legal", False), "no action is legal"),
+        (Schema(MANY).encode(timestep(MANY, 2, MID)).replace(b"\1\1\1", b"\1\2\1"), "must be 0 or 1"),
+    ],
+)
+def test_what_is_wrong_is_named(data, words):
+    with pytest.raises(Malformed, match=words):
+        Schema(MANY).decode(data, np.full(2, MID), np.zeros(2, np.int32))
+
+
+def test_first_comes_after_last_and_with_no_reward():
+    schema, zeros = Schema(PIXELS), np.zeros(2, np.int32)
+    schema.decode(schema.encode(timestep(PIXELS, 2)), np.full(2, LAST), zeros)
+    with pytest.raises(Malformed, match="FIRST must come"):
+        schema.decode(schema.encode(timestep(PIXELS, 2, MID)), np.full(2, LAST), zeros)
+    with pytest.raises(Malformed, match="FIRST must come"):
+        schema.decode(schema.encode(timestep(PIXELS, 2, MID)), None, zeros)
+    rewarded = timestep(PIXELS, 2)
+    rewarded.reward[1] = 1.0
+    with pytest.raises(Malformed, match="reward at FIRST must be 0"):
+        schema.decode(schema.encode(rewarded), None, zeros)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.binary(max_size=200), st.sampled_from([None, FIRST, MID, LAST]))
+def test_no_bytes_do_harm(data, before):
+    schema = Schema(MANY)
+    whole = np.frombuffer(data.ljust(2 * schema.step_bytes, b"\0")[: 2 * schema.step_bytes], np.uint8).tobytes()
+    for one in (data, whole):
+        try:
+            got = schema.decode(one, None if before is None else np.full(2, before), np.zeros(2, np.int32))
+        except Malformed:
+            continue
+        for leaf in nests.leaves(got):
+            assert np.isfinite(leaf).all() and len(leaf) == 2
+
+
+def test_the_proto_file_is_what_python_says(tmp_path):
+    protoc = pytest.importorskip("grpc_tools.protoc")
+    folder = Path(messages.__file__).parent
+    protoc.main(["protoc", f"-I{folder}", f"--descriptor_set_out={tmp_path}/d", "boonta.proto"])
+    (file,) = descriptor_pb2.FileDescriptorSet.FromString((tmp_path / "d").read_bytes()).file
+    service, method = messages.METHOD.strip("/").split("/")
+    assert [f"{file.package}.{one.name}" for one in file.service] == [service]
+    (connect,) = file.service[0].method
+    assert (connect.name, connect.client_streaming, connect.server_streaming) == (method, True, True)
+    theirs, ours = ({m.name: m for m in one.message_type} for one in (file, messages.description()))
+    for name in theirs.keys() | ours.keys():
+        for message in (theirs[name], ours[name]):
+            for field in message.field:
+                field.ClearField("json_name")
+        assert theirs[name] == ours[name]
+
+
+# Client and server
+
+
+class Room:
+    """Sessions that answer with the sum of what they see, and remember why they ended."""
+
+    def __init__(self, schema):
+        self.schema, self.left, self.here, self.slow = schema, [], 0, 0.0
+
+    def join(self, count, first, name):
+        if first == 13:
+            raise Refused("ALREADY_EXISTS", "another's")
+        self.here += 1
+        room = self
+
+        class Session:
+            first, life = 7, 2
+
+            def act(self, timestep):
+                time.sleep(room.slow)
+                return timestep.observation.reshape(count, -1).sum(axis=1).astype(np.int32)
+
+            def leave(self, why):
+                room.left.append(why)
+                room.here -= 1
+
+        return Session()
+
+
+@pytest.fixture
+def serving():
+    servers = []
+
+    def serve(security=OPEN, address="127.0.0.1:0", silence=30.0, most=4):
+        room = Room(Schema(PIXELS))
+        servers.append(Server(address, room.schema, room.join, 11, security, most, 8, silence))
+        return servers[-1].address, room
+
+    yield serve
+    for server in servers:
+        server.close()
+
+
+def link(address, count=2, first=-1, spec=PIXELS, security=OPEN, timeout=20.0):
+    return Link(address, Schema(spec), count, first, "test", security, timeout)
+
+
+def eventually(condition):
+    end = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("where", ["tcp", "unix"])
+def test_steps_go_there_and_actions_come_back(serving, tmp_path, where):
+    address, room = serving(address="127.0.0.1:0" if where == "tcp" else f"unix:{tmp_path}/s")
+    mine = link(address)
+    assert mine.welcome == (7, 2, 11)
+    for i in range(20):
+        sent = timestep(PIXELS, 2, MID if i else FIRST, seed=i)
+        np.testing.assert_array_equal(mine.step(sent), sent.observation.reshape(2, -1).sum(axis=1))
+    mine.close()
+    eventually(lambda: room.left == ["it left"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"spec": MANY}, "FAILED_PRECONDITION"),
+        ({"security": Security(token="wrong")}, "UNAUTHENTICATED"),
+        ({"first": 13}, "ALREADY_EXISTS"),
+        ({"count": 0}, "INVALID_ARGUMENT"),
+    ],
+)
+def test_who_does_not_fit_is_refused(serving, changes, code):
+    address, _ = serving(Security(token="right"))
+    friend = link(address, security=Security(token="right"))
+    with pytest.raises(Lost, match=code) as caught:
+        link(address, **{"security": Security(token="right")} | changes)
+    assert caught.value.final == (code != "ALREADY_EXISTS")
+    friend.step(timestep(PIXELS, 2))
+    friend.close()
+
+
+def test_a_client_that_breaks_the_rules_goes_alone(serving):
+    address, room = serving()
+    good, bad = link(address), link(address)
+    for one in (good, bad):
+        one.step(timestep(PIXELS, 2))
+    with pytest.raises(Lost, match="INVALID_ARGUMENT: FIRST must come"):
+        bad.step(timestep(PIXELS, 2))
+    for _ in range(3):
+        good.step(timestep(PIXELS, 2, MID))
+    bad.close()
+    good.close()
+    eventually(lambda: sorted(room.left) == ["it left", room.left[0]] or len(room.left) == 2)
+    assert any("FIRST must come" in why for why in room.left)
+
+
+def test_a_message_that_is_too_large_is_refused(serving):
+    address, room = serving(most=1)
+    mine = link(address, count=1)
+    large = messages.FromClient(steps=messages.Steps(data=bytes(1 << 20)))
+    with pytest.raises(Lost, match="RESOURCE_EXHAUSTED"):
+        mine._exchange(large, "actions")
+    mine.close()
+    eventually(lambda: room.here == 0)
+
+
+def test_a_client_that_says_nothing_is_dropped(serving):
+    address, room = serving(silence=0.5)
+    quiet = link(address)
+    eventually(lambda: room.here == 0)
+    with pytest.raises(Lost):
+        quiet.step(timestep(PIXELS, 2))
+    quiet.close()
+
+
+def test_a_server_that_does_not_answer_is_left(serving):
+    address, room = serving()
+    mine = link(address, timeout=0.5)
+    room.slow = 3.0
+    with pytest.raises(Lost, match="no answer for 0.5 s"):
+        mine.step(timestep(PIXELS, 2))
+    mine.close()
+
+
+def test_nobody_there():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with pytest.raises(Lost, match="UNAVAILABLE"):
+        link(f"127.0.0.1:{port}", timeout=5.0)
+
+
+def test_rubbish_does_not_disturb_others(serving):
+    """Bytes that are no HTTP/2, and messages of random bytes."""
+    address, room = serving()
+    good = link(address)
+    good.step(timestep(PIXELS, 2))
+    rng, (name, port) = np.random.default_rng(0), address.split(":")
+    for _ in range(50):
+        with socket.create_connection((name, int(port))) as raw:
+            raw.sendall(rng.bytes(int(rng.integers(1, 500))))
+    channel = grpc.insecure_channel(address)
+    connect = channel.stream_stream(messages.METHOD)
+    refused = 0
+    for _ in range(200):
+        try:
+            for _ in connect(iter([rng.bytes(int(rng.integers(0, 300)))]), timeout=10):
+                pass
+        except grpc.RpcError:
+            refused += 1
+    channel.close()
+    assert refused == 200
+    good.step(timestep(PIXELS, 2, MID))
+    good.close()
+    eventually(lambda: room.here == 0)
+
+
+def test_what_others_can_reach_needs_a_certificate_and_a_token():
+    schema = Schema(PIXELS)
+    with pytest.raises(ValueError, match="needs --certificate, --key and --token"):
+        Server("0.0.0.0:0", schema, Room(schema).join, 0, Security(token="x"), 1, 1, 1.0)
+    with pytest.raises(ValueError, match="go together"):
+        Server("127.0.0.1:0", schema, Room(schema).join, 0, Security(certificate="x"), 1, 1, 1.0)
+
+
+def certificates(folder):
+    """A certificate for this machine, signed by itself."""
+    made = [str(folder / name) for name in ("cert.pem", "key.pem")]
+    subject = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
+    new = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "rsa:2048",
+        "-nodes",
+        "-days",
+        "2",
+        "-out",
+        made[0],
+        "-keyout",
+        made[1],
+    ]
+    subprocess.run([*new, *subject], check=True, capture_output=True)
+    return made
+
+
+def test_tls_and_the_token_let_in_and_keep_out(serving, tmp_path):
+    certificate, key = certificates(tmp_path)
+    both = Security(certificate, key, certificate, "secret")
+    address, room = serving(both)
+    mine = link(address, security=both)
+    mine.step(timestep(PIXELS, 2))
+    mine.close()
+    for wrong in (
+        Security(token="secret"),  # no TLS
+        Security(authority=certificate, token="secret"),  # no certificate of its own
+        both._replace(token="guess"),
+    ):
+        with pytest.raises(Lost):
+            link(address, security=wrong, timeout=5.0)
+    eventually(lambda: room.left == ["it left"])
+
+
+def test_remote_environments_need_no_jax():
+    code = (
+        "import sys, resource\nimport boonta.cli, boonta.transport.actor\nfrom boonta import envs\n"
+        "envs.make('ale:Pong'), envs.make('gym:CartPole-v1')\n"
+        "assert not {'jax', 'flax', 'optax', 'orbax'} & {name.split('.')[0] for name in sys.modules}\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)"
+    )
+    out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert int(out.stdout) < 200, f"{out.stdout} MB"
+
+
+def test_no_thread_is_left(serving):
+    before = {*threading.enumerate()}
+    mine = link(serving()[0])
+    mine.close()
+    eventually(lambda: not [one for one in {*threading.enumerate()} - before if one.name == "connection watcher"])
