@@ -13,7 +13,7 @@ from boonta.architectures.learning import Learning, Stored, initial
 from boonta.core import acting, devices, health
 from boonta.core.agent import Agent
 from boonta.core.trees import batch_size
-from boonta.core.types import Array, Key, Params, PyTree, Trajectory
+from boonta.core.types import Array, Key, Params, PyTree, Sample, Trajectory
 
 
 class State(NamedTuple):
@@ -130,3 +130,73 @@ def shipper(mesh: Mesh) -> Callable[[Trajectory], Trajectory]:
         return jax.tree.map(whole, *parts)
 
     return ship
+
+
+class Sampled(NamedTuple):
+    """The learner's half where samples come from replay on the host.
+
+    Attributes:
+        init: as in `Halves`.
+        update: (State, Sample [B / devices]) -> (State, metrics, priorities [B / devices] or None), in `shard_map`.
+        first: (params, Trajectory [K]) -> priorities [K] of what enters replay; None for the highest so far.
+    """
+
+    init: Callable[[Key, dict[str, Array]], State]
+    update: Callable[[State, Sample], tuple[State, dict[str, Array], Array | None]]
+    first: Callable[[Params, Trajectory], Array] | None
+
+
+def sampled(agent: Agent, observed: int) -> Sampled:
+    """What the learner compiles, for an agent with one learner.
+
+    Args:
+        agent: whose learner this is.
+        observed: how many names of `health` come before those of the metrics.
+
+    Raises:
+        ValueError: several learners.
+    """
+    if len(agent.learners) != 1:
+        raise ValueError(f"replay on the host feeds one learner, got {', '.join(agent.learners)}")
+    ((name, learner),) = agent.learners.items()
+
+    def init(key: Key, settings: dict[str, Array]) -> State:
+        streams = acting.streams(key)
+        params, learners = initial(agent, streams.params, settings)
+        zero = jnp.zeros((), jnp.int32)
+        return State(params, learners, {}, streams.updates, zero, zero)
+
+    def update(state: State, sample: Sample) -> tuple[State, dict[str, Array], Array | None]:
+        key, update_key = jax.random.split(state.key)
+        update_key = jax.random.fold_in(update_key, devices.rank())
+        private, owned, feedback = learner.update(state.learners[name], state.params, sample, update_key)
+        bad, age = health.first_bad(feedback.metrics), state.updates - sample.trajectory.origin.version
+        metrics = feedback.metrics | {
+            "health": health.everywhere(jnp.where(bad > 0, bad + observed, 0)),
+            "made": jnp.int32(1),
+            "policy_lag_mean": devices.average(jnp.mean(age.astype(jnp.float32))),
+            "policy_lag_max": -devices.lowest(-jnp.max(age)),
+        }
+        state = State(state.params | owned, {name: private}, {}, key, state.updates + 1, state.iterations + 1)
+        return state, metrics, feedback.priorities
+
+    first = None
+    if learner.insert is not None:
+        insert = learner.insert
+        first = lambda params, trajectory: jax.vmap(partial(insert, params))(trajectory)  # noqa: E731
+    return Sampled(init, update, first)
+
+
+def sampled_updater(half: Sampled, mesh: Mesh) -> Any:
+    """The learner's (params, rest of the state, sample) -> (State, metrics, priorities); the rest is used up."""
+    apart = P(devices.LEARNERS)
+    specs = {"in_specs": (P(), apart), "out_specs": (P(), P(), apart)}
+    body = jax.shard_map(half.update, mesh=mesh, check_vma=False, **specs)  # type: ignore[arg-type]
+
+    @partial(jax.jit, donate_argnums=1)
+    def update(
+        params: Params, rest: tuple[PyTree, ...], sample: Sample
+    ) -> tuple[State, dict[str, Array], Array | None]:
+        return body(State(params, *rest), sample)
+
+    return update

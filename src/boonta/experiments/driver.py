@@ -138,8 +138,8 @@ class Driver:
     def _examine(self, save: bool) -> None:
         """Begin an evaluation of the state as it is now."""
         scores = self.system.evaluate(self.state, self.config.run.eval_episodes)
-        rest, replays = self.system.split(self.state)
-        if save and jax.tree.leaves(replays):
+        rest = self.system.rest(self.state)
+        if save and self.system.replaying:
             self._save_all()  # what lies in replay moves on
         # Training goes on with the buffers of the state; what is evaluated beside it is kept for its checkpoint.
         rest = rest if agreement.together(scores.done()) else jax.tree.map(jnp.copy, rest)
@@ -184,8 +184,8 @@ class Driver:
         self.checkpoints.recover()
         try:
             facts = self.checkpoints.facts()
-            rest, replays = self.system.split(self.system.start(facts))
-            found = self.checkpoints.restore(rest)
+            fresh = self.system.start(facts)
+            found = self.checkpoints.restore(self.system.rest(fresh))
         except (FileNotFoundError, ValueError) as error:
             raise Failed(str(error)) from error
         for message in found.passed_over:
@@ -193,18 +193,24 @@ class Driver:
         steps = int(found.facts["env_steps"])
         if found.passed_over:
             self.checkpoints.set_aside(after=steps)
-        if jax.tree.leaves(replays):
-            replays, why = self.replays.restore(steps, replays)
-            if why:
-                print(
-                    f"boonta: WARNING: replay begins empty, that of step {steps} is gone ({why})",
-                    file=sys.stderr,
-                )
         self.mark = Mark(*(kind(found.facts[key]) for key, kind in FACTS.items()))
         self.best = float(found.facts["best"])
         self.evaluated = int(found.facts.get("evaluated", self.mark.done))
         print(f"boonta: going on from step {steps} of {self.folder}", file=sys.stderr)
-        return self.system.joined(found.state, replays)
+        return self._joined(found.state, fresh, steps)
+
+    def _joined(self, rest: PyTree, fresh: PyTree, steps: int) -> PyTree:
+        """With the replays of that step, if they are there."""
+        if not self.system.replaying:
+            return self.system.joined(rest, fresh, None)
+        arrays, why = self.replays.restore(steps)
+        if arrays is not None:
+            try:
+                return self.system.joined(rest, fresh, arrays)
+            except (KeyError, ValueError) as error:
+                why = str(error)
+        print(f"boonta: WARNING: replay begins empty: that of step {steps} is not to be had ({why})", file=sys.stderr)
+        return self.system.joined(rest, fresh, None)
 
     def _facts(self) -> dict[str, Any]:
         facts = dict(zip(FACTS, self.mark, strict=True)) | {"best": self.best, "evaluated": self.evaluated}
@@ -213,10 +219,9 @@ class Driver:
     def _save_all(self) -> None:
         """The state as it is now, with its replays, of which there are no others."""
         steps = self.mark.done * self.system.steps
-        rest, replays = self.system.split(self.state)
-        if kept := self.config.run.save_replay and bool(jax.tree.leaves(replays)):
-            self.replays.save(steps, replays)
-        self.checkpoints.save(steps, rest, self._facts(), None)
+        if kept := self.config.run.save_replay and self.system.replaying:
+            self.replays.save(steps, self.system.replays(self.state))
+        self.checkpoints.save(steps, self.system.rest(self.state), self._facts(), None)
         if kept:
             self.replays.forget_all_but(steps)
 

@@ -12,10 +12,13 @@ from boonta.core.types import PyTree
 from boonta.experiments import agreement
 
 FOLDER = "replay"
+Arrays = dict[str, np.ndarray]
 
 
 class Replays:
     """What learners have to learn from, one folder a step count, of which only the latest outlives its successor.
+
+    Every host has a file of its own. On all hosts, as every method here.
 
     Args:
         folder: the run folder.
@@ -24,8 +27,8 @@ class Replays:
     def __init__(self, folder: Path) -> None:
         self._folder = folder.resolve() / FOLDER
 
-    def save(self, env_steps: int, replays: PyTree) -> None:
-        """Write what this host has of them. On all hosts.
+    def save(self, env_steps: int, arrays: Arrays) -> None:
+        """Write what this host has.
 
         Raises:
             OSError: it could not be written; nothing of it is left.
@@ -33,10 +36,9 @@ class Replays:
         place = self._file(env_steps)
         place.parent.mkdir(parents=True, exist_ok=True)
         beside = place.with_suffix(".tmp")
-        parts = {f"{i}.{k}": x for i, leaf in enumerate(jax.tree.leaves(replays)) for k, x in enumerate(_parts(leaf))}
         try:
             with beside.open("wb") as file:
-                np.savez(file, **parts)  # type: ignore[arg-type]
+                np.savez(file, **arrays)  # type: ignore[arg-type]
                 file.flush()
                 os.fsync(file.fileno())
             beside.replace(place)
@@ -52,47 +54,47 @@ class Replays:
                 if other.name != str(env_steps):
                     shutil.rmtree(other)
 
-    def restore(self, env_steps: int, like: PyTree) -> tuple[PyTree, str | None]:
-        """Those of this step, in place of `like`, whose arrays are used up; or `like` itself, and why. On all hosts."""
+    def restore(self, env_steps: int) -> tuple[Arrays | None, str]:
+        """What this host had at that step; or nothing, and why, if that is so on any host."""
+        found, why = None, "another host has none"
         try:
-            whole, why = self._sound(self._file(env_steps), like), None
-        except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
-            whole, why = False, f"{type(error).__name__}: {error}"
-        if not agreement.together(whole):
-            return like, why or "another host has none"
-        leaves, structure = jax.tree.flatten(like)
-        with np.load(self._file(env_steps), allow_pickle=False) as data:
-            return structure.unflatten([_put(leaf, i, data) for i, leaf in enumerate(leaves)]), None
+            with np.load(self._file(env_steps), allow_pickle=False) as data:  # which checks the sums of what it reads
+                found = {name: data[name] for name in data.files}
+        except (OSError, ValueError, zipfile.BadZipFile) as error:
+            why = f"{type(error).__name__}: {error}"
+        return (found, "") if agreement.together(found is not None) else (None, why)
 
     def _file(self, env_steps: int) -> Path:
         return self._folder / str(env_steps) / f"host-{jax.process_index()}.npz"
 
-    def _sound(self, path: Path, like: PyTree) -> bool:
-        with zipfile.ZipFile(path) as archive:
-            if bad := archive.testzip():
-                raise ValueError(f"{path}: {bad} is damaged")
-        with np.load(path, allow_pickle=False) as data:
-            for i, leaf in enumerate(jax.tree.leaves(like)):
-                for k, part in enumerate(_parts(leaf, shapes=True)):
-                    found = data[f"{i}.{k}"]
-                    if (found.shape, found.dtype) != (part.shape, part.dtype):
-                        wanted = f"{part.dtype}{list(part.shape)}"
-                        raise ValueError(f"{path}: an array is {found.dtype}{list(found.shape)}, not {wanted}")
-        return True
+
+def taken(tree: PyTree) -> Arrays:
+    """This host's parts of device arrays, by leaf and device."""
+    leaves = jax.tree.leaves(tree)
+    return {
+        f"{i}.{k}": np.asarray(x.data) for i, leaf in enumerate(leaves) for k, x in enumerate(leaf.addressable_shards)
+    }
 
 
-def _parts(leaf: jax.Array | np.ndarray, shapes: bool = False) -> list[np.ndarray]:
-    """What this host has of an array, one part for each of its devices."""
-    if isinstance(leaf, np.ndarray):
-        return [leaf]
-    return [shard.data if shapes else np.asarray(shard.data) for shard in leaf.addressable_shards]  # type: ignore[misc]
+def put_back(tree: PyTree, arrays: Arrays) -> PyTree:
+    """Device arrays like those of `tree`, which are used up, from what `taken` gave.
 
+    Raises:
+        ValueError, KeyError: they were otherwise; then `tree` is as it was.
+    """
+    leaves, structure = jax.tree.flatten(tree)
+    for i, leaf in enumerate(leaves):
+        for k, part in enumerate(leaf.addressable_shards):
+            found = arrays[f"{i}.{k}"]
+            if (found.shape, found.dtype) != (part.data.shape, part.data.dtype):
+                wanted = f"{part.data.dtype}{list(part.data.shape)}"
+                raise ValueError(f"an array is {found.dtype}{list(found.shape)}, not {wanted}")
 
-def _put(leaf: jax.Array | np.ndarray, i: int, data: np.lib.npyio.NpzFile) -> jax.Array | np.ndarray:
-    if isinstance(leaf, np.ndarray):
-        return data[f"{i}.0"]
-    shape, sharding = leaf.shape, leaf.sharding
-    there = [shard.device for shard in leaf.addressable_shards]
-    leaf.delete()  # there may be no room for both
-    parts = [jax.device_put(data[f"{i}.{k}"], device) for k, device in enumerate(there)]
-    return jax.make_array_from_single_device_arrays(shape, sharding, parts)
+    def put(i: int, leaf: jax.Array) -> jax.Array:
+        shape, sharding = leaf.shape, leaf.sharding
+        there = [shard.device for shard in leaf.addressable_shards]
+        leaf.delete()  # there may be no room for both
+        parts = [jax.device_put(arrays[f"{i}.{k}"], device) for k, device in enumerate(there)]
+        return jax.make_array_from_single_device_arrays(shape, sharding, parts)
+
+    return structure.unflatten([put(i, leaf) for i, leaf in enumerate(leaves)])

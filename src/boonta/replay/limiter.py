@@ -42,13 +42,19 @@ class Limiter:
         self._stopped = False
         self._changed = threading.Condition()
 
-    def insert(self, count: int) -> bool:
-        """Wait until so many windows may be inserted, and count them; False where all is over.
+    def may_insert(self, count: int) -> bool:
+        """Wait until so many windows may be inserted; False where all is over.
 
         Raises:
             Stalled: nobody sampled for too long.
         """
-        return self._wait("inserting", lambda: self._ahead(count) <= self.band, inserted=count)
+        return self._wait("inserting", lambda: self._ahead(count) <= self.band)
+
+    def inserts(self, count: int) -> None:
+        """Count windows that were inserted, and can be drawn now."""
+        with self._changed:
+            self.inserted += count
+            self._changed.notify_all()
 
     def sample(self, count: int) -> bool:
         """Wait until so many windows may be drawn, and count them; False where all is over.
@@ -57,7 +63,7 @@ class Limiter:
             Stalled: nobody inserted for too long.
         """
         enough = lambda: self.inserted >= self.minimum and self._ahead(0) - count >= -self.band  # noqa: E731
-        return self._wait("sampling", enough, sampled=count)
+        return self._wait("sampling", enough, count)
 
     def stop(self) -> None:
         """Let everybody go."""
@@ -69,7 +75,7 @@ class Limiter:
         """How many samples the inserts, and so many more, are ahead."""
         return self.ratio * max(self.inserted + count - self.minimum, 0) - self.sampled
 
-    def _wait(self, who: str, may: Callable[[], bool], inserted: int = 0, sampled: int = 0) -> bool:
+    def _wait(self, who: str, may: Callable[[], bool], sampled: int = 0) -> bool:
         end = time.monotonic() + self.timeout
         with self._changed:
             while not self._stopped and not may():
@@ -81,6 +87,6 @@ class Limiter:
                     )
             if self.waiting == who:
                 self.waiting = ""
-            self.inserted, self.sampled = self.inserted + inserted, self.sampled + sampled
+            self.sampled += 0 if self._stopped else sampled
             self._changed.notify_all()
             return not self._stopped

@@ -20,7 +20,8 @@ from boonta.experiments import evaluation, registry
 from boonta.experiments.config import Config
 from boonta.experiments.devices import describe, take
 from boonta.experiments.evaluation import Film, Scores
-from boonta.experiments.systems.protocol import done
+from boonta.experiments.replays import Arrays, put_back, taken
+from boonta.experiments.systems.protocol import done, replaying
 
 ENVS_PER_DEVICE = 16  # fewer, and two CPU devices are slower than one
 
@@ -55,19 +56,23 @@ class Anakin:
         self.steps, self.updates = unit.steps_per_iteration, unit.updates_per_iteration
         self.program = anakin.program(self.unit, devices.mesh(chosen, across))
         self.compile_seconds = 0.0
+        self.replaying = replaying(self.agent)
         self._compiled: dict[int, Callable] = {}
         self._evaluators: dict[int, Callable[[PyTree], Scores]] = {}
 
     def shapes(self) -> PyTree:
         here = SingleDeviceSharding(self.program.mesh.devices.flat[0])
-        shapes, _ = self.split(jax.eval_shape(self.program.start, *configuration.stacked(self.members)))
+        shapes = self.rest(jax.eval_shape(self.program.start, *configuration.stacked(self.members)))
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=here), shapes)
 
-    def split(self, state: anakin.State) -> tuple[anakin.State, PyTree]:
-        return state._replace(replays={}), state.replays
+    def rest(self, state: anakin.State) -> anakin.State:
+        return state._replace(replays={})
 
-    def joined(self, rest: anakin.State, replays: PyTree) -> anakin.State:
-        return rest._replace(replays=replays)
+    def replays(self, state: anakin.State) -> Arrays:
+        return taken(state.replays)
+
+    def joined(self, rest: anakin.State, fresh: anakin.State, replays: Arrays | None) -> anakin.State:
+        return rest._replace(replays=put_back(fresh.replays, replays) if replays else fresh.replays)
 
     def start(self, facts: dict[str, Any] | None = None) -> anakin.State:
         del facts

@@ -27,7 +27,8 @@ from boonta.experiments import agreement, evaluation, files, registry
 from boonta.experiments import config as configuration
 from boonta.experiments.config import Config
 from boonta.experiments.evaluation import Film, Scores
-from boonta.experiments.systems.protocol import beside, done
+from boonta.experiments.replays import Arrays, put_back, taken
+from boonta.experiments.systems.protocol import beside, done, replaying
 
 CLOSING = 10.0  # seconds that closing waits for an evaluation
 BETWEEN = 1.0  # seconds between the moments in which hosts ask one another whether to stop
@@ -66,6 +67,7 @@ class Hosted:
         self.batches = [one.experience.batch for one in self.agent.learners.values()]
         self.greedy = evaluation.Greedy(self.agent)
         self.compile_seconds = 0.0
+        self.replaying = replaying(self.agent)
         self._evaluation: Future[Scores] | None = None
         self._closing = False
         self._began: dict[str, float] = {}
@@ -73,14 +75,17 @@ class Hosted:
 
     def shapes(self) -> PyTree:
         here = jax.sharding.SingleDeviceSharding(self.player)
-        shapes, _ = self.split(jax.eval_shape(lambda: self.half.init(random.key(self.seed), self._overrides())))
+        shapes = self.rest(jax.eval_shape(lambda: self.half.init(random.key(self.seed), self._overrides())))
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=here), shapes)
 
-    def split(self, state: learner.State) -> tuple[learner.State, PyTree]:
-        return state._replace(replays={}), state.replays
+    def rest(self, state: learner.State) -> learner.State:
+        return state._replace(replays={})
 
-    def joined(self, rest: learner.State, replays: PyTree) -> learner.State:
-        return rest._replace(replays=replays)
+    def replays(self, state: learner.State) -> Arrays:
+        return taken(state.replays)
+
+    def joined(self, rest: learner.State, fresh: learner.State, replays: Arrays | None) -> learner.State:
+        return rest._replace(replays=put_back(fresh.replays, replays) if replays else fresh.replays)
 
     def evaluate(self, state: learner.State, episodes: int) -> "Future[Scores]":
         if jax.process_index():  # the first host plays for all

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from boonta.core.agent import Agent
 from boonta.core.spec import Spec
 from boonta.core.types import Params, PyTree
 from boonta.experiments.config import Member
@@ -23,6 +24,7 @@ class System(Protocol):
         steps: environment steps of one iteration, of one member.
         updates: updates of one iteration, of one member, once there is enough to learn from.
         compile_seconds: spent on compiling so far.
+        replaying: whether there is replay that outlasts an iteration.
     """
 
     spec: Spec
@@ -31,17 +33,31 @@ class System(Protocol):
     steps: int
     updates: int
     compile_seconds: float
+    replaying: bool
 
     def shapes(self) -> PyTree:
         """The state's without its replays, on one device: what a checkpoint is restored to outside a run."""
         ...
 
-    def split(self, state: PyTree) -> tuple[PyTree, PyTree]:
-        """The state without its replays, and these; `joined` takes them back."""
+    def rest(self, state: PyTree) -> PyTree:
+        """The state without its replays."""
         ...
 
-    def joined(self, rest: PyTree, replays: PyTree) -> PyTree:
-        """The state again."""
+    def replays(self, state: PyTree) -> dict[str, np.ndarray]:
+        """What this host has in replay; nothing where learning is on-policy."""
+        ...
+
+    def joined(self, rest: PyTree, fresh: PyTree, replays: dict[str, np.ndarray] | None) -> PyTree:
+        """A state that goes on.
+
+        Args:
+            rest: what `rest` gave, restored.
+            fresh: what `start` gave; used up.
+            replays: what `replays` gave; None for those of `fresh`.
+
+        Raises:
+            ValueError, KeyError: replays of another kind; `fresh` is as it was.
+        """
         ...
 
     def start(self, facts: dict[str, Any] | None = None) -> PyTree:
@@ -125,6 +141,11 @@ class Failed(Exception):
     """The run ended for a reason that the message tells; the exit code is 1. `told`: that it was told already."""
 
     told = False
+
+
+def replaying(agent: Agent) -> bool:
+    """Whether a learner of this agent has replay that outlasts an iteration."""
+    return any(learner.experience.capacity for learner in agent.learners.values())
 
 
 def done(value: Any) -> "Future[Any]":
