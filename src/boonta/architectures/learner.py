@@ -91,7 +91,7 @@ def halves(agent: Agent, learning: Learning, piece: Callable[[Params], Trajector
 SPECS: Any = State(*(P(devices.LEARNERS) if field == "replays" else P() for field in State._fields))  # type: ignore[arg-type]
 
 
-def starter(half: Halves, mesh: Mesh) -> Any:
+def starter(half: "Halves | Sampled", mesh: Mesh) -> Any:
     """The learner's (key, settings) -> State, over the mesh."""
     return jax.jit(jax.shard_map(half.init, mesh=mesh, in_specs=P(), out_specs=SPECS, check_vma=False))
 

@@ -94,7 +94,7 @@ def fused(agent: Agent, envs: int, shards: int, everyone: int = 0, stack: int = 
     Raises:
         ValueError: environments or a batch that devices, or each other, do not divide; wishes that do not go together.
     """
-    unroll = _unroll(agent)
+    unroll = unroll_of(agent)
     batches = {name: learner.experience.batch for name, learner in agent.learners.items()}
     numbers = {"environments (architecture.envs)": envs, **{f"{k}'s batch": n for k, n in batches.items()}}
     for what, n in numbers.items():
@@ -204,7 +204,7 @@ def _as_far_as_it_goes(one: Callable, carry: _Carry, share: _Share, key: Key, ve
     return carry, n, jax.tree.map(lambda x: x / jnp.maximum(n, 1), sums), lag, most
 
 
-def _unroll(agent: Agent) -> int:
+def unroll_of(agent: Agent) -> int:
     """The steps of a piece that suits all learners.
 
     Raises:

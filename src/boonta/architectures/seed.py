@@ -5,7 +5,8 @@
     (no network, no JAX)  ◀─   rows, act, scatter: one compiled call            parameters to every inference device
 
 Memories, random streams and trajectories half written stay on the device, in rows of a table, one for each environment.
-`make` gives what is to be compiled, as pure functions; `seed_threads` has what moves.
+`make` gives what is to be compiled for acting, as pure functions; `seed_threads` has what moves there, `seed_learners`
+what learns, from each trajectory once or from replay.
 """
 
 from collections.abc import Callable
@@ -14,8 +15,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from boonta.architectures.learner import Halves, halves
-from boonta.architectures.learning import Learning, fused
+from boonta.architectures.learning import unroll_of
 from boonta.core import acting, episodes, health, random
 from boonta.core.agent import Agent, check
 from boonta.core.spec import Spec
@@ -57,8 +57,8 @@ class Seed(NamedTuple):
         close: (table, chunk, rows, places int32 [B], TimeStep [B]) -> (table, chunk, Told): trajectories that have all
             but their last time step, complete with this one, to these places of the chunk, Trajectory [N, ...].
         chunk: params -> an empty chunk.
-        learner: Halves, what learns.
-        learning: Learning.
+        piece: params -> the shapes of one trajectory.
+        unroll: steps of a trajectory.
         reads: the groups that acting needs.
         observed: the names that `Told.bad` - 1 points to; those of the metrics follow.
     """
@@ -68,28 +68,26 @@ class Seed(NamedTuple):
     act: Callable[[Params, Array, Table, Array, TimeStep], tuple[Table, Array]]
     close: Callable[[Table, Trajectory, Array, Array, TimeStep], tuple[Table, Trajectory, Told]]
     chunk: Callable[[Params], Trajectory]
-    learner: Halves
-    learning: Learning
+    piece: Callable[[Params], Trajectory]
+    unroll: int
     reads: tuple[str, ...]
     observed: list[str]
 
 
-def make(agent: Agent, spec: Spec, envs: int, size: int, shards: int) -> Seed:
+def make(agent: Agent, spec: Spec, envs: int, size: int) -> Seed:
     """The compiled parts for an agent in environments of this spec.
 
     Args:
-        agent: its learners run fused, in order.
+        agent: the agent.
         spec: of one environment.
         envs: environments over all inference devices and hosts.
-        size: N, trajectories of a chunk, over all hosts: the learner takes them together.
-        shards: learner devices, over all hosts.
+        size: N, trajectories of a chunk, of one host: the learner takes them together.
 
     Raises:
-        ValueError: a chunk or a batch that devices, or each other, do not divide; learners that do not fit.
+        ValueError: learners that do not fit.
     """
     check(agent, jax.eval_shape(agent.init, jax.random.key(0)))
-    learning = fused(agent, size, shards, envs, spec.stack)
-    length = learning.unroll
+    length = unroll_of(agent)
     scalar = jax.ShapeDtypeStruct((), jnp.float32)
     action = jax.ShapeDtypeStruct(spec.action.zero().shape, spec.action.zero().dtype)
     a_step = TimeStep(spec.observation, action, scalar, scalar, jax.ShapeDtypeStruct((), jnp.int8))  # type: ignore[arg-type]
@@ -164,8 +162,7 @@ def make(agent: Agent, spec: Spec, envs: int, size: int, shards: int) -> Seed:
     def piece(params: Params) -> Trajectory:
         return jax.tree.map(lambda s: jax.ShapeDtypeStruct(s.shape[1:], s.dtype), jax.eval_shape(chunk, params))
 
-    half = halves(agent, learning, piece, len(observed_names))
-    return Seed(table, reset, act, close, chunk, half, learning, agent.reads, observed_names)
+    return Seed(table, reset, act, close, chunk, piece, length, agent.reads, observed_names)
 
 
 def _begun(agent: Agent, params: Params, key: Key, index: Array, life: Array, envs: int) -> tuple[Key, PyTree]:

@@ -1,4 +1,4 @@
-"""What moves in SEED: clients' sessions, inference threads with their tables, and the learner that takes from them."""
+"""What moves in SEED while it acts: clients' sessions, and inference threads with their tables."""
 
 import queue
 import threading
@@ -9,13 +9,10 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jax.sharding import NamedSharding
-from jax.sharding import PartitionSpec as P
 
 from boonta.architectures.batching import Batcher, Request, buckets
-from boonta.architectures.learner import State, shipper, starter, updater
 from boonta.architectures.seed import Seed, Table, Told
-from boonta.core import devices, health, host, nests, random
+from boonta.core import host, nests, random
 from boonta.core.spec import Spec
 from boonta.core.trace import Trace
 from boonta.core.types import Array, Params, TimeStep, Trajectory
@@ -29,9 +26,8 @@ class Plan(NamedTuple):
 
     Attributes:
         inference: devices that act; each has an equal part of the environments.
-        learners: devices that learn, over all hosts.
         envs: environments of this host.
-        size: trajectories that the learner takes together, of this host.
+        size: trajectories of a chunk, of this host.
         minimum: environments that a batch of inference waits for.
         maximum: environments of a batch, and of a client.
         deadline: seconds that it waits.
@@ -40,7 +36,6 @@ class Plan(NamedTuple):
     """
 
     inference: Sequence[Any]
-    learners: Sequence[Any]
     envs: int
     size: int
     minimum: int
@@ -63,9 +58,9 @@ class Taken(Exception):
 
 
 class Item(NamedTuple):
-    """What an inference thread hands over: trajectories on the learner devices, and what is to be told about them."""
+    """What an inference thread hands over: a chunk on its device, and what is to be told about it."""
 
-    trajectory: Trajectory
+    chunk: Trajectory
     told: list[Told]
 
 
@@ -117,7 +112,7 @@ class Compiled(NamedTuple):
 
 
 class Threads:
-    """Sessions, inference threads, and the learner's side of their queue.
+    """Sessions, inference threads, and the queue of what they make.
 
     Args:
         unit: Seed.
@@ -135,11 +130,8 @@ class Threads:
         self.ready: queue.Queue[Item] = queue.Queue(plan.ahead)
         self.joined = self.dropped = 0
         self._notes: queue.SimpleQueue[str] = queue.SimpleQueue()
-        self._mesh = devices.mesh(list(plan.learners))
-        self._ship = shipper(self._mesh)
-        self._update: Any = updater(unit.learner, self._mesh)
         self._compiled: dict[Any, Compiled] = {}
-        self._latest: dict[Any, tuple[Params, np.ndarray]] = {}
+        self.latest: dict[Any, tuple[Params, np.ndarray]] = {}
         self._lives = np.full(plan.envs, -1)
         self._base = 0
         self._threads: list[threading.Thread] = []
@@ -147,28 +139,13 @@ class Threads:
         self._stopping = False
         self._lock = threading.Lock()
 
-    def init(self, settings: dict[str, Array] | None = None) -> State:
-        """The state at the beginning, on all learner devices; `settings` as in `Halves.init`."""
-        return starter(self.unit.learner, self._mesh)(random.key(self.seed), settings or {})
-
-    def compile(self, state: State) -> list[str]:
-        """Compile all there is to compile; the names of the metrics that `health` may point to."""
-        params = {name: state.params[name] for name in self.unit.reads}
+    def compile(self, params: Params) -> None:
+        """Compile all there is to compile, for these groups."""
         for device in self.plan.inference:
             self._compiled[device] = _compiled(self.unit, self.spec, params, self.plan, device)
-        chunk = jax.eval_shape(self.unit.chunk, params)
-        own = NamedSharding(self._mesh, P(devices.LEARNERS))
-        spread = lambda s: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=own)  # noqa: E731
-        batches = [jax.tree.map(spread, chunk)] * self.unit.learning.rounds
-        placed = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state)
-        lowered = self._update.lower(placed.params, tuple(placed[1:]), batches)
-        self._update = lowered.compile()
-        _, metrics = lowered.out_info
-        return health.names({key: value for key, value in metrics.items() if not key.startswith("policy_lag")})
 
-    def start(self, state: State, life: int = 0) -> None:
-        """Answer clients with these parameters; their environments' lives begin with this one."""
-        self._publish(state)
+    def start(self, life: int = 0) -> None:
+        """Answer clients with the parameters that were published; their environments' lives begin with this one."""
         self._base = life
         for which in range(len(self.parts)):
             thread = threading.Thread(target=self._infer, args=(which,), name=f"inference {which}", daemon=True)
@@ -199,20 +176,28 @@ class Threads:
                 self.dropped += 1
                 self._notes.put(f"{session.environments()} ({session.name}): {why}")
 
-    def iterate(self, state: State) -> tuple[State, dict[str, Array], list[Told]]:
-        """Take what one iteration needs, learn from it, and publish. The state given is used up.
+    def publish(self, params: Params, version: Array) -> None:
+        """Parameters device to device; inference threads pick them up with their next batch."""
+        here = jax.tree.map(lambda x: x.addressable_data(0), {name: params[name] for name in self.unit.reads})
+        at = np.asarray(version)  # the next update takes the array over
+        self.latest = {device: (jax.device_put(here, device), at) for device in self.plan.inference}
+
+    def take(self, seconds: float = CHECK) -> Item | None:
+        """The next chunk; None where none came for so long.
 
         Raises:
-            Failed: an inference thread died, or nothing came in time.
+            Failed: an inference thread died.
         """
-        with self.trace.span("wait for experience"):
-            items = [self._take() for _ in range(self.unit.learning.rounds)]
-        with self.trace.span("learn"):
-            state, metrics = self._update(state.params, tuple(state[1:]), [item.trajectory for item in items])
-            jax.block_until_ready(metrics)
-        with self.trace.span("publish"):
-            self._publish(state)
-        return state, metrics, [told for item in items for told in item.told]
+        self.check()
+        try:
+            return self.ready.get(timeout=seconds)
+        except queue.Empty:
+            return None
+
+    def silence(self) -> str:
+        """Why nothing may have come, in words."""
+        here = sum(session.count for part in self.parts for session in part.sessions)
+        return f"no experience came for {self.plan.timeout:g} s, from {here} of {self.plan.envs} environments"
 
     def check(self) -> None:
         """Look after the threads, for whoever does not wait for them.
@@ -258,24 +243,6 @@ class Threads:
         ranges = ", ".join(f"{part.first} to {part.first + part.envs - 1}" for part in self.parts)
         raise Taken("room", f"environments {first} to {first + count - 1} are not in one of {ranges}")
 
-    def _publish(self, state: State) -> None:
-        """Parameters device to device; inference threads pick them up with their next batch."""
-        read = {name: state.params[name] for name in self.unit.reads}
-        here = jax.tree.map(lambda x: x.addressable_data(0), read)
-        version = np.asarray(state.updates)  # the next update takes the array over
-        self._latest = {device: (jax.device_put(here, device), version) for device in self.plan.inference}
-
-    def _take(self) -> Item:
-        end = time.monotonic() + self.plan.timeout
-        while time.monotonic() < end:
-            self.check()
-            try:
-                return self.ready.get(timeout=CHECK)
-            except queue.Empty:
-                continue
-        here = sum(session.count for part in self.parts for session in part.sessions)
-        raise Failed(f"no experience came for {self.plan.timeout:g} s, from {here} of {self.plan.envs} environments")
-
     def _infer(self, which: int) -> None:
         """All that an inference thread does. Whatever ends it before its time is the run's failure."""
         try:
@@ -294,13 +261,13 @@ class _Inference:
         self.compiled = threads._compiled[part.device]
         self.key = jax.device_put(random.key(threads.seed), part.device)
         index = np.arange(part.first, part.first + part.envs, dtype=np.int32)
-        params, _ = threads._latest[part.device]
+        params, _ = threads.latest[part.device]
         self.table = self.compiled.table(params, self.key, index)
         self.chunk, self.filled, self.told = self.compiled.chunk(params), 0, []
         self.t = np.zeros(part.envs, int)
         self.sizes = buckets(self.plan.maximum)
         self.batches = {size: host.empty(threads.spec, size) for size in self.sizes}
-        self.length = threads.unit.learning.unroll
+        self.length = threads.unit.unroll
 
     def run(self) -> None:
         trace = self.threads.trace
@@ -317,7 +284,7 @@ class _Inference:
                     request.ready.set()
 
     def _answer(self, requests: list[Request]) -> np.ndarray:
-        params, version = self.threads._latest[self.part.device]
+        params, version = self.threads.latest[self.part.device]
         rows = np.concatenate([self._rows(request.content[0]) for request in requests])
         size = next(size for size in self.sizes if size >= len(rows))
         timestep, at = self.batches[size], 0
@@ -352,7 +319,7 @@ class _Inference:
         return left
 
     def _hand_over(self) -> None:
-        item = Item(self.threads._ship(self.chunk), self.told)
+        item = Item(self.chunk, self.told)
         with self.threads.trace.span("wait for the learner"):
             while not self.threads._stopping:
                 try:
@@ -360,7 +327,7 @@ class _Inference:
                     break
                 except queue.Full:
                     continue
-        params, _ = self.threads._latest[self.part.device]
+        params, _ = self.threads.latest[self.part.device]
         self.chunk, self.filled, self.told = self.compiled.chunk(params), 0, []
 
     def _reset(self, params: Params, session: Session) -> None:

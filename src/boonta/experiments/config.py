@@ -149,15 +149,15 @@ def members(config: Config) -> list[Member]:
     return population
 
 
-def iterations(config: Config, steps: int, updates: int) -> int:
-    """Iterations of the run, of so many environment steps and updates each.
+def iterations(config: Config, steps: float, updates: int, before: int = 0) -> int:
+    """Iterations of the run, of so many environment steps and updates each, after so many steps before the first.
 
     Raises:
         ValueError: more updates than are counted.
     """
-    n = max(1, config.run.steps // steps)
+    n = max(1, int((config.run.steps - before) // steps))
     if n * updates >= 2**31:  # states count updates in int32
-        most = (2**31 - 1) // updates * steps
+        most = int((2**31 - 1) // updates * steps)
         raise ValueError(f"run.steps must be at most {most} with these settings, got {config.run.steps}")
     return n
 

@@ -81,7 +81,7 @@ class Driver:
         with (
             agreement.received() as received,
             self._log() as log,
-            Progress(total * system.steps, self.quiet or not self.lead) as bar,
+            Progress(system.at(total), self.quiet or not self.lead) as bar,
         ):
             due = self.mark.done in (total, self.mark.done // evaluate_every * evaluate_every)
             if due and self.evaluated < self.mark.done:  # the run was ended before it could
@@ -99,9 +99,9 @@ class Driver:
                 rows = self._rows(metrics, elapsed, n)
                 log(rows)
                 self._check(metrics, n)
-                steps, ended = self.mark.done * system.steps, self.mark.done == total
+                steps, ended = system.at(self.mark.done), self.mark.done == total
                 returns = [row["episode/return_mean"] for row in rows]
-                speed = n * system.steps * len(system.members) / elapsed
+                speed = (steps - system.at(self.mark.done - n)) * len(system.members) / elapsed
                 bar.update(steps, speed, float(np.nanmean(returns)) if not np.isnan(returns).all() else None)
                 save = ended or self.mark.done % save_every == 0
                 due = ended or self.mark.done % evaluate_every == 0
@@ -126,12 +126,12 @@ class Driver:
         self._settle(log, GRACE, ())
         if given_up := self.under_way:
             self.under_way = None
-            where = given_up.mark.done * self.system.steps
+            where = self.system.at(given_up.mark.done)
             print(f"boonta: WARNING: the evaluation of step {where} was given up", file=sys.stderr)
         self._save_all()
         raise agreement.Interrupted(
             stop,
-            f"{signal.Signals(stop).name} at step {self.mark.done * self.system.steps}; saved, go on with: "
+            f"{signal.Signals(stop).name} at step {self.system.at(self.mark.done)}; saved, go on with: "
             f"boonta train --resume {self.folder}",
         )
 
@@ -163,7 +163,7 @@ class Driver:
         while not agreement.together(one.scores.done()):
             if not agreement.together(time.monotonic() < deadline and not received):
                 if seconds == LIMIT and not agreement.agreed([*received]):
-                    raise Failed(f"the evaluation of step {one.mark.done * self.system.steps} took over {LIMIT:g} s")
+                    raise Failed(f"the evaluation of step {self.system.at(one.mark.done)} took over {LIMIT:g} s")
                 return
             wait([one.scores], SLICE)
             self._tell()
@@ -178,7 +178,7 @@ class Driver:
         better, self.best = score > self.best, max(self.best, score)
         if one.save or better:
             facts = one.facts | {"best": self.best, "evaluated": self.evaluated}
-            self.checkpoints.save(one.mark.done * self.system.steps, one.state, facts, score)
+            self.checkpoints.save(self.system.at(one.mark.done), one.state, facts, score)
 
     def _restored(self) -> PyTree:
         self.checkpoints.recover()
@@ -218,7 +218,7 @@ class Driver:
 
     def _save_all(self) -> None:
         """The state as it is now, with its replays, of which there are no others."""
-        steps = self.mark.done * self.system.steps
+        steps = self.system.at(self.mark.done)
         if kept := self.config.run.save_replay and self.system.replaying:
             self.replays.save(steps, self.system.replays(self.state))
         self.checkpoints.save(steps, self.system.rest(self.state), self._facts(), None)
@@ -236,7 +236,7 @@ class Driver:
         iteration = int(np.argmax(bad.any(axis=0)))
         member = int(np.argmax(bad[:, iteration] > 0))
         name = self.system.tensors()[int(bad[member, iteration]) - 1]
-        step = (self.mark.done - n + iteration + 1) * self.system.steps
+        step = self.system.at(self.mark.done - n + iteration + 1)
         who = f" of {self.system.members[member].name}" if len(self.system.members) > 1 else ""
         kept = self.checkpoints.steps()
         last = (
@@ -252,11 +252,11 @@ class Driver:
             yield lambda rows: None
             return
         with MetricsLog(self.folder) as log:
-            log.truncate_after(self.mark.done * self.system.steps)
+            log.truncate_after(self.system.at(self.mark.done))
             yield log.extend
 
     def _where(self, member: int, mark: Mark) -> dict[str, Any]:
-        steps = mark.done * self.system.steps
+        steps = self.system.at(mark.done)
         row = {"env_steps": steps, "frames": steps * self.system.spec.frames_per_step, "seconds": mark.seconds}
         if len(self.system.members) > 1:
             row |= {"member": member, "member_name": self.system.members[member].name}
@@ -264,7 +264,8 @@ class Driver:
 
     def _rows(self, metrics: dict[str, np.ndarray], elapsed: float, n: int) -> list[dict[str, Any]]:
         rows = []
-        speed = n * self.system.steps * len(self.system.members) / elapsed
+        steps = self.system.at(self.mark.done) - self.system.at(self.mark.done - n)
+        speed = steps * len(self.system.members) / elapsed
         for i in range(len(self.system.members)):
             mine = {key: values[i] for key, values in metrics.items()}
             finished = counting.merge(counting.Finished(*(mine.pop(field) for field in counting.Finished._fields)))
@@ -287,7 +288,7 @@ class Driver:
         ]
 
     def _summary(self, scores: evaluation.Scores, wall: float) -> dict[str, Any]:
-        steps, members = self.mark.done * self.system.steps, self.system.members
+        steps, members = self.system.at(self.mark.done), self.system.members
         means = np.mean(scores.returns, axis=1)
         summary = evaluation.statistics(scores.returns) | {
             "env_steps": steps * len(members),

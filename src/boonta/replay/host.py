@@ -62,7 +62,7 @@ class HostReplay:
         self._highest = 1.0
         self._count = 0
         self._random = np.random.default_rng(seed)
-        self._lock = threading.Lock()
+        self._lock, self._writing = threading.Lock(), threading.Lock()
 
     def __len__(self) -> int:
         """Windows that can be drawn."""
@@ -77,8 +77,12 @@ class HostReplay:
     def insert(self, piece: Trajectory) -> Ids:
         """One piece of U + 1 time steps in place of the oldest; Ids of the windows complete with it, [K] or [0].
 
-        Pieces of one environment come in their order, from one thread at a time.
+        Pieces of one environment come in their order.
         """
+        with self._writing:
+            return self._insert(piece)
+
+    def _insert(self, piece: Trajectory) -> Ids:
         sizes, cut = self.sizes, frames.pack(_without_last(piece), self.stack)
         packed = []
         if self.compress:
@@ -157,8 +161,8 @@ class HostReplay:
                 self._highest = max(self._highest, float(priorities.max()))
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Everything there is, for a checkpoint. No thread may insert meanwhile."""
-        with self._lock:
+        """Everything there is, for a checkpoint."""
+        with self._writing, self._lock:
             there = min(self._written, self.places)
             kept = {f"pieces/{name}": x[:there] for name, x in nests.named(self._pieces)}
             packed = [part for parts in self._packed[:there] for part in parts]

@@ -53,12 +53,16 @@ class Anakin:
         total = self.iterations * unit.updates_per_iteration
         self.agent = entry.factory(self.spec, config.agent_settings, total_updates=total)
         self.unit = anakin.make(self.agent, environment, count, shards)
-        self.steps, self.updates = unit.steps_per_iteration, unit.updates_per_iteration
+        self.steps: float = unit.steps_per_iteration
+        self.updates = unit.updates_per_iteration
         self.program = anakin.program(self.unit, devices.mesh(chosen, across))
         self.compile_seconds = 0.0
         self.replaying = replaying(self.agent)
         self._compiled: dict[int, Callable] = {}
         self._evaluators: dict[int, Callable[[PyTree], Scores]] = {}
+
+    def at(self, iterations: int) -> int:
+        return int(iterations * self.steps)
 
     def shapes(self) -> PyTree:
         here = SingleDeviceSharding(self.program.mesh.devices.flat[0])

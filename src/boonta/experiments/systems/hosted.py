@@ -46,7 +46,8 @@ class Hosted:
     """
 
     player: Any
-    half: learner.Halves
+    half: learner.Halves | learner.Sampled
+    steps: float
     synchronous = False
     workers = Workers()
 
@@ -72,6 +73,9 @@ class Hosted:
         self._closing = False
         self._began: dict[str, float] = {}
         self._pace = 1  # iterations between the moments in which hosts ask one another
+
+    def at(self, iterations: int) -> int:
+        return int(iterations * self.steps)
 
     def shapes(self) -> PyTree:
         here = jax.sharding.SingleDeviceSharding(self.player)

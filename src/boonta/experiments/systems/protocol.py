@@ -21,7 +21,7 @@ class System(Protocol):
         spec: the environment's.
         members: of the population, M.
         iterations: of the whole run.
-        steps: environment steps of one iteration, of one member.
+        steps: environment steps of one iteration, of one member, in the mean.
         updates: updates of one iteration, of one member, once there is enough to learn from.
         compile_seconds: spent on compiling so far.
         replaying: whether there is replay that outlasts an iteration.
@@ -30,10 +30,14 @@ class System(Protocol):
     spec: Spec
     members: list[Member]
     iterations: int
-    steps: int
+    steps: float
     updates: int
     compile_seconds: float
     replaying: bool
+
+    def at(self, iterations: int) -> int:
+        """Environment steps behind so many iterations, of one member."""
+        ...
 
     def shapes(self) -> PyTree:
         """The state's without its replays, on one device: what a checkpoint is restored to outside a run."""

@@ -51,7 +51,7 @@ class Sebulba(Hosted):
         self.plan = Plan(actors, learners, threads, envs, *limits)
         self.unit = self._unit(envs, len(learners))
         self.half, self.player, self.synchronous = self.unit.learner, actors[0], options.lag == 0
-        self.steps = envs * jax.process_count() * self.unit.learning.rounds * self.unit.learning.unroll
+        self.steps: float = envs * jax.process_count() * self.unit.learning.rounds * self.unit.learning.unroll
         self.updates = self.unit.learning.updates
         asked = Workers(options.workers, options.worker_count, options.worker_timeout)
         self._notes = self._remarks()
@@ -108,7 +108,7 @@ class Sebulba(Hosted):
         splits = sebulba_split.candidates(len(there), envs_of, self._divides, shared)
         make = lambda index: self.host.make(index, self.seed, 0, self.workers)  # noqa: E731
         unit_of = partial(sebulba.make, self.agent, self.spec)
-        times = sebulba_split.measure(splits, there, unit_of, self.spec, make, self.steps, shared)
+        times = sebulba_split.measure(splits, there, unit_of, self.spec, make, int(self.steps), shared)
         split, why = sebulba_split.choose(splits, times)
         split = splits[int(agreement.shared(np.int32(splits.index(split))))]
         learners = there[: split.learners] if split.both else there[-split.learners :]

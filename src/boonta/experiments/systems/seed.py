@@ -15,6 +15,7 @@ import numpy as np
 
 from boonta.architectures import learner, seed, seed_threads
 from boonta.architectures.batching import Closed
+from boonta.architectures.seed_learners import Passing, Replaying
 from boonta.architectures.seed_threads import Plan, Session, Taken, Threads
 from boonta.core.environment import check
 from boonta.core.faults import Broken, Budget
@@ -25,10 +26,13 @@ from boonta.experiments import config as configuration
 from boonta.experiments.config import Config
 from boonta.experiments.devices import describe
 from boonta.experiments.machine import cores
+from boonta.experiments.replays import Arrays
 from boonta.experiments.systems import placement
 from boonta.experiments.systems.hosted import RESUMED, Hosted, rows, timeline
 from boonta.experiments.systems.protocol import Failed
 from boonta.experiments.tables import Seed as Options
+from boonta.replay.host import HostReplay
+from boonta.replay.limiter import Limiter
 from boonta.transport.security import Security
 from boonta.transport.server import Refused, Server
 from boonta.transport.wire import Schema
@@ -60,17 +64,13 @@ class Seed(Hosted):
         maximum = options.maximum or envs // hosts // len(inference)
         minimum = options.minimum or min(each, maximum)
         self.plan = Plan(
-            inference, learners, envs // hosts, size // hosts, minimum, maximum, options.deadline, options.ahead,
-            options.timeout,
-        )  # fmt: skip
-        self.player = inference[0]
-        self.unit = seed.make(self.agent, self.spec, envs, size, len(learners))
-        self.half, learning = self.unit.learner, self.unit.learning
-        self.steps, self.updates = size * learning.rounds * learning.unroll, learning.updates
-        self.iterations = configuration.iterations(config, self.steps, self.updates)
+            inference, envs // hosts, size // hosts, minimum, maximum, options.deadline, options.ahead, options.timeout
+        )
+        self.player, self._learners, self._sizes = inference[0], learners, (envs, size)
+        self._make()
+        self.iterations = configuration.iterations(config, self.steps, self.updates, self.learner.before)
         self.agent = self.make_agent(total_updates=self.iterations * self.updates)
-        self.unit = seed.make(self.agent, self.spec, envs, size, len(learners))
-        self.half = self.unit.learner
+        self._make()
         self.trace = Trace(keep=bool(options.trace))
         self.threads: Threads | None = None
         self.server: Server | None = None
@@ -80,6 +80,17 @@ class Seed(Hosted):
         self._processes: list[subprocess.Popen[bytes]] = []
         self._life = 0
 
+    def _make(self) -> None:
+        """What is compiled, for the agent as it is."""
+        envs, size = self._sizes
+        self.unit = seed.make(self.agent, self.spec, envs, size // jax.process_count())
+        self.learner: Passing | Replaying
+        if self.replaying:
+            self.learner = self._from_replay()
+        else:
+            self.learner = Passing(self.agent, self.unit, size, self._learners, self.seed)
+        self.half, self.steps, self.updates = self.learner.half, self.learner.steps, self.learner.updates
+
     def start(self, facts: dict[str, Any] | None = None) -> learner.State:
         """The state; clients are answered from the first `advance` on, in lives that were not yet."""
         if self.environment:
@@ -88,7 +99,7 @@ class Seed(Hosted):
             timeline(self.trace, self.options.trace)  # now, for it may be refused
         self._life = (int(facts["life"]) // RESUMED + 1) * RESUMED if facts else 0
         self.threads = Threads(self.unit, self.spec, self.plan, self.seed, self.trace)
-        return self.threads.init(self._overrides())
+        return self.learner.init(self._overrides())
 
     def advance(
         self, state: learner.State, iterations: int, asked: Callable[[], bool]
@@ -97,15 +108,17 @@ class Seed(Hosted):
         assert threads is not None
         if self.server is None:
             clock = time.perf_counter()
-            self._names = self.unit.observed + threads.compile(state)
+            threads.compile({name: state.params[name] for name in self.unit.reads})
+            self._names = self.unit.observed + self.learner.compile(state)
             self.compile_seconds += time.perf_counter() - clock
-            threads.start(state, self._life)
+            threads.publish(state.params, state.updates)
+            threads.start(self._life)
             self._serve(threads)
 
         def once() -> None:
             nonlocal state
             self._mend()
-            state, metrics, told = threads.iterate(state)
+            state, metrics, told = self.learner.iterate(state, threads)
             made.append((metrics, told))
 
         clock = time.perf_counter()
@@ -138,9 +151,9 @@ class Seed(Hosted):
 
     def describe(self) -> dict[str, Any]:
         plan = self.plan
-        return describe(list(dict.fromkeys([*plan.inference, *plan.learners]))) | {
+        return describe(list(dict.fromkeys([*plan.inference, *self._learners]))) | {
             "inference": [int(device.id) for device in plan.inference],
-            "learners": [int(device.id) for device in plan.learners],
+            "learners": [int(device.id) for device in self._learners],
             "environments": plan.envs,
             "batches": {"minimum": plan.minimum, "maximum": plan.maximum, "deadline": plan.deadline},
             "actors": self.actors,
@@ -152,6 +165,7 @@ class Seed(Hosted):
         self._closing = True
         for process in self._processes:
             process.terminate()
+        self.learner.stop()
         if self.threads:
             self.threads.stop()
         if self.server:
@@ -164,6 +178,31 @@ class Seed(Hosted):
         self._end_evaluation()
         if self.options.trace:
             timeline(self.trace, self.options.trace, forgive=True)
+
+    def _from_replay(self) -> Replaying:
+        options, hosts = self.options, jax.process_count()
+        (one,) = self.agent.learners.values()
+        wanted, params = one.experience, jax.eval_shape(self.agent.init, jax.random.key(0))
+        batch, capacity = wanted.batch // hosts, -(-wanted.capacity // hosts)
+        kept = {"stack": self.spec.stack, "compress": options.compress, "seed": self.seed + jax.process_index()}
+        replay = HostReplay(wanted, batch, capacity, self.unit.piece(params), **kept)
+        least, each = -(-wanted.minimum // hosts), replay.sizes.each
+        limiter = Limiter(wanted.samples_per_insert, least, each, batch, options.band, options.timeout)
+        return Replaying(
+            self.agent, self.unit, replay, limiter, self._learners, self.seed, options.prefetch, options.drawers
+        )
+
+    def at(self, iterations: int) -> int:
+        return int(self.learner.before + iterations * self.steps) if iterations else 0
+
+    def replays(self, state: learner.State) -> Arrays:
+        return self.learner.arrays()
+
+    def joined(self, rest: learner.State, fresh: learner.State, replays: Arrays | None) -> learner.State:
+        del fresh
+        if replays:
+            self.learner.restore(replays)
+        return rest
 
     def _budget(self) -> Budget:
         return self.budget

@@ -1,0 +1,227 @@
+"""What learns in SEED: from each trajectory once, or from replay on the host."""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from boonta.architectures.learner import State, halves, sampled, sampled_updater, shipper, starter, updater
+from boonta.architectures.learning import fused
+from boonta.architectures.seed import Seed, Told
+from boonta.architectures.seed_replay import Drawn, Feeder
+from boonta.architectures.seed_threads import LIMIT, Failed, Threads
+from boonta.core import devices, health, random
+from boonta.core.agent import Agent
+from boonta.core.types import Array, Ids, Sample, Trajectory
+from boonta.replay.host import HostReplay
+from boonta.replay.limiter import Limiter
+
+
+class Passing:
+    """On-policy: a chunk, or several, for an update.
+
+    Args:
+        agent: its learners run fused, in order.
+        unit: Seed.
+        size: trajectories of a chunk, over all hosts.
+        there: learner devices, over all hosts.
+        seed: of the run.
+    """
+
+    def __init__(self, agent: Agent, unit: Seed, size: int, there: Sequence[Any], seed: int) -> None:
+        self.unit, self.seed = unit, seed
+        self.learning = fused(agent, size, len(there))
+        self.half = halves(agent, self.learning, unit.piece, len(unit.observed))
+        self.updates = self.learning.updates
+        self.steps = size * self.learning.rounds * unit.unroll  # of an iteration
+        self.before = 0  # steps before the first iteration
+        self._mesh = devices.mesh(list(there))
+        self._ship = shipper(self._mesh)
+        self._update: Any = updater(self.half, self._mesh)
+
+    def init(self, settings: dict[str, Array]) -> State:
+        """The state at the beginning."""
+        return starter(self.half, self._mesh)(random.key(self.seed), settings)
+
+    def compile(self, state: State) -> list[str]:
+        """Compile all there is to compile; the names of the metrics that `health` may point to."""
+        own = NamedSharding(self._mesh, P(devices.LEARNERS))
+        shapes = jax.eval_shape(self.unit.chunk, {name: state.params[name] for name in self.unit.reads})
+        whole = lambda s: (s.shape[0] * jax.process_count(), *s.shape[1:])  # noqa: E731
+        chunk = jax.tree.map(lambda s: jax.ShapeDtypeStruct(whole(s), s.dtype, sharding=own), shapes)
+        placed = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state)
+        lowered = self._update.lower(placed.params, tuple(placed[1:]), [chunk] * self.learning.rounds)
+        self._update = lowered.compile()
+        return _names(lowered.out_info[1])
+
+    def iterate(self, state: State, threads: Threads) -> tuple[State, dict[str, Array], list[Told]]:
+        """Take what one iteration needs, learn from it, and publish. The state given is used up.
+
+        Raises:
+            Failed: a thread died, or nothing came in time.
+        """
+        with threads.trace.span("wait for experience"):
+            items = [_waited(threads, threads.take, threads.silence) for _ in range(self.learning.rounds)]
+        with threads.trace.span("learn"):
+            chunks = [self._ship(item.chunk) for item in items]
+            state, metrics = self._update(state.params, tuple(state[1:]), chunks)
+            jax.block_until_ready(metrics)
+        with threads.trace.span("publish"):
+            threads.publish(state.params, state.updates)
+        return state, metrics, [told for item in items for told in item.told]
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """There is no replay."""
+        return {}
+
+    def restore(self, arrays: dict[str, np.ndarray]) -> None:
+        """There is no replay."""
+
+    def stop(self) -> None:
+        """Nothing runs."""
+
+
+class Replaying:
+    """From replay in the host's memory, of samples that were drawn ahead of time.
+
+    Args:
+        agent: with one learner.
+        unit: Seed.
+        replay: HostReplay of this host.
+        limiter: Limiter.
+        there: learner devices, over all hosts.
+        seed: of the run.
+        ahead: samples that are drawn before they are asked for.
+        drawers: threads that draw.
+    """
+
+    def __init__(
+        self, agent: Agent, unit: Seed, replay: HostReplay, limiter: Limiter, there: Sequence[Any], seed: int,
+        ahead: int, drawers: int,
+    ) -> None:  # fmt: skip
+        self.unit, self.replay, self.limiter, self.seed = unit, replay, limiter, seed
+        self.ahead, self.drawers, self.updates = ahead, drawers, 1
+        self.half = sampled(agent, len(unit.observed))
+        sizes, hosts = replay.sizes, jax.process_count()
+        self.steps = replay.batch * hosts / limiter.ratio / sizes.each * sizes.unroll  # of an iteration, in the mean
+        self.before = -(-limiter.minimum // sizes.each) * sizes.unroll * hosts  # until the first
+        self._mesh = devices.mesh(list(there))
+        self._update: Any = sampled_updater(self.half, self._mesh)
+        self._feeder: Feeder | None = None
+        self._told: list[Told] = []
+        self._due: tuple[Any, Array] | None = None  # ids and priorities of the last update
+
+    def init(self, settings: dict[str, Array]) -> State:
+        """The state at the beginning."""
+        return starter(self.half, self._mesh)(random.key(self.seed), settings)
+
+    def compile(self, state: State) -> list[str]:
+        """Compile all there is to compile; the names of the metrics that `health` may point to."""
+        own = NamedSharding(self._mesh, P(devices.LEARNERS))
+        piece = self.unit.piece({name: state.params[name] for name in self.unit.reads})
+        batch, length = self.replay.batch * jax.process_count(), self.replay.sizes.length
+
+        def spread(shape: Any, *steps: int) -> jax.ShapeDtypeStruct:
+            rest = shape.shape[1:] if steps else shape.shape
+            return jax.ShapeDtypeStruct((batch, *steps, *rest), shape.dtype, sharding=own)
+
+        trajectory = Trajectory(
+            jax.tree.map(spread, piece.memory),
+            jax.tree.map(lambda s: spread(s, length + 1), piece.timesteps),
+            jax.tree.map(lambda s: spread(s, length), piece.extras),
+            jax.tree.map(spread, piece.origin),
+        )
+        number, place = (jax.ShapeDtypeStruct((batch,), kind, sharding=own) for kind in (np.float32, np.int32))
+        sample = Sample(trajectory, number, Ids(place, place))  # type: ignore[arg-type]
+        placed = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state)
+        lowered = self._update.lower(placed.params, tuple(placed[1:]), sample)
+        self._update = lowered.compile()
+        return _names(lowered.out_info[1])
+
+    def iterate(self, state: State, threads: Threads) -> tuple[State, dict[str, Array], list[Told]]:
+        """Take a sample, learn from it, and publish. The state given is used up.
+
+        Raises:
+            Failed: a thread died, or nothing came in time.
+        """
+        feeder = self._fed(state, threads)
+        with threads.trace.span("wait for samples"):
+            drawn = _waited(threads, lambda: self._get(feeder), threads.silence)
+        with threads.trace.span("learn"):
+            state, metrics, priorities = self._update(state.params, tuple(state[1:]), drawn.sample)
+            self._params = state.params
+            self._revise()  # of the update before, while this one runs
+            self._due = (drawn.ids, priorities)
+            jax.block_until_ready(metrics)
+        with threads.trace.span("publish"):
+            threads.publish(state.params, state.updates)
+        told, self._told = self._told, []
+        return state, metrics, told
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The replay, and what was counted around it."""
+        counted = np.asarray([self.limiter.inserted, self.limiter.sampled])
+        return self.replay.arrays() | {"limiter": counted}
+
+    def restore(self, arrays: dict[str, np.ndarray]) -> None:
+        """What `arrays` gave, before the first iteration.
+
+        Raises:
+            ValueError, KeyError: a replay made otherwise.
+        """
+        self.replay.restore(arrays)
+        self.limiter.inserted, self.limiter.sampled = (int(x) for x in arrays["limiter"])
+
+    def stop(self) -> None:
+        """End the threads around the replay."""
+        if self._feeder:
+            self._feeder.stop(LIMIT)
+
+    def _fed(self, state: State, threads: Threads) -> Feeder:
+        """The feeder, started with the first iteration."""
+        if self._feeder is None:
+            self._params = state.params
+            first = None
+            if self.half.first is not None:
+                compiled = jax.jit(self.half.first)
+                first = lambda windows: compiled(self._params, windows)  # noqa: E731
+
+            def take() -> Trajectory | None:
+                if (item := threads.take()) is None:
+                    return None
+                self._told += item.told
+                return item.chunk
+
+            self._feeder = Feeder(
+                self.replay, self.limiter, self._mesh, take, first, self.ahead, self.drawers, threads.trace
+            )
+            self._feeder.start()
+        return self._feeder
+
+    def _get(self, feeder: Feeder) -> Drawn | None:
+        if failure := feeder.failure():
+            raise Failed(failure)
+        return feeder.get()
+
+    def _revise(self) -> None:
+        if self._due is not None and self._due[1] is not None:
+            ids, priorities = self._due
+            self.replay.revise(ids, np.concatenate([np.asarray(x.data) for x in priorities.addressable_shards]))
+
+
+def _names(metrics: dict[str, Any]) -> list[str]:
+    return health.names({key: value for key, value in metrics.items() if not key.startswith("policy_lag")})
+
+
+def _waited(threads: Threads, take: Callable[[], Any], why: Callable[[], str]) -> Any:
+    """What `take` gives, once it gives something."""
+    end = time.monotonic() + threads.plan.timeout
+    while time.monotonic() < end:
+        threads.check()
+        if (taken := take()) is not None:
+            return taken
+    raise Failed(why())
