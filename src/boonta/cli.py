@@ -156,7 +156,7 @@ def _actor(args: argparse.Namespace) -> int:
         key, separator, value = text.partition("=")
         if not separator or not key.startswith("env."):
             raise ValueError(f"--set {text}: must be env.KEY=VALUE")
-        settings[key.removeprefix("env.")] = value
+        settings[key.removeprefix("env.")] = _value(value)
     made = envs.make(args.env, **settings)
     if not isinstance(made, Host):
         from boonta.envs.served import serve
@@ -360,6 +360,14 @@ def _doctor(args: argparse.Namespace) -> int:
         ):
             print(f"  {line}")
     return 0
+
+
+def _value(text: str) -> Any:
+    """A number, a list, true or false; or else the text itself."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
 
 
 def _count(text: str) -> int:

@@ -129,6 +129,7 @@ class Threads:
         self.parts = [Part(self, device, first + i * each) for i, device in enumerate(plan.inference)]
         self.ready: queue.Queue[Item] = queue.Queue(plan.ahead)
         self.joined = self.dropped = 0
+        self.look: Callable[[], None] = lambda: None  # after others that must go on; raises Failed
         self._notes: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._compiled: dict[Any, Compiled] = {}
         self.latest: dict[Any, tuple[Params, np.ndarray]] = {}
@@ -207,6 +208,7 @@ class Threads:
         """
         if self._failure:
             raise Failed(self._failure)
+        self.look()
 
     def told(self) -> list[str]:
         """What has happened since the last call and must be told."""

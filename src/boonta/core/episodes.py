@@ -79,8 +79,8 @@ def merge(parts: Finished) -> Finished:
 
 
 def merge_all(parts: list[Finished]) -> Finished:
-    """`merge` of a list, with NumPy."""
-    count, total, squares, length = (np.asarray(field, np.float64) for field in zip(*parts, strict=True))
+    """`merge` of a list, which may be empty, with NumPy."""
+    count, total, squares, length = np.asarray(parts, np.float64).reshape(-1, 4).T
     apart = total / np.maximum(count, 1.0) - total.sum() / max(count.sum(), 1.0)
     sums = (count.sum(), total.sum(), (squares + count * apart**2).sum(), length.sum())
     return Finished(*(np.float32(x) for x in sums))  # type: ignore[arg-type]

@@ -117,7 +117,6 @@ class Seed(Hosted):
 
         def once() -> None:
             nonlocal state
-            self._mend()
             state, metrics, told = self.learner.iterate(state, threads)
             made.append((metrics, told))
 
@@ -218,6 +217,7 @@ class Seed(Hosted):
         if not options.local:
             print(f"boonta: serving {self.name} at {self.server.address}", file=sys.stderr)
         self._processes = [self._actor(i) for i in range(self.actors)]
+        threads.look = self._mend
 
     def _actor(self, i: int) -> "subprocess.Popen[bytes]":
         assert self.server is not None
@@ -245,7 +245,7 @@ class Seed(Hosted):
                 try:
                     self.budget.spend(f"actor {i}", Broken(f"its process ended with exit code {code}"))
                 except Broken as error:
-                    raise Failed(f"actor {i}: {error}, after {self.budget.most} restarts") from error
+                    raise seed_threads.Failed(f"actor {i}: {error}, after {self.budget.most} restarts") from error
                 self._processes[i] = self._actor(i)
 
 
