@@ -1,5 +1,8 @@
 """Every agent on every architecture: the same seed and frozen parameters make the same experience."""
 
+import contextlib
+import threading
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,7 +10,8 @@ import pytest
 
 from boonta import envs
 from boonta.agents import dqn, ppo, r2d2, vtrace
-from boonta.architectures import anakin, sebulba
+from boonta.architectures import anakin, sebulba, seed, seed_threads
+from boonta.architectures.batching import Closed
 from boonta.architectures.sebulba_threads import Plan, Threads
 from boonta.core import acting, devices, random
 from boonta.core.host import Workers
@@ -67,7 +71,38 @@ def on_sebulba(agent, environment):
         threads.stop()
 
 
-ARCHITECTURES = {"sebulba": on_sebulba}
+def on_seed(agent, environment):
+    """One client with all environments, so that batches are as wide as elsewhere."""
+    unit = seed.make(agent, environment.spec, ENVS, ENVS)
+    params = jax.jit(agent.init)(acting.streams(random.key(SEED)).params)
+    plan = seed_threads.Plan([jax.devices()[0]], ENVS, ENVS, ENVS, ENVS, 1.0)
+    threads = seed_threads.Threads(unit, environment.spec, plan, SEED, Trace())
+    threads.compile(params)
+    threads.publish(jax.device_put(params, jax.devices()[0]), jnp.int32(0))
+    threads.start()
+    session = threads.join(ENVS, -1, "all")
+
+    def play():
+        batch = serve(environment).make(np.arange(ENVS), SEED, session.life, Workers())
+        timestep = batch.reset()
+        with contextlib.suppress(Closed):
+            while True:
+                timestep = batch.step(session.act(timestep))
+
+    client = threading.Thread(target=play, name="client", daemon=True)
+    client.start()
+    try:
+        for _ in range(UNROLLS):
+            item = None
+            while item is None:
+                item = threads.take()
+            yield item.chunk
+    finally:
+        threads.stop()
+        client.join(20)
+
+
+ARCHITECTURES = {"sebulba": on_sebulba, "seed": on_seed}
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)

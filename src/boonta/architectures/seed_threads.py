@@ -141,7 +141,8 @@ class Threads:
         self._lock = threading.Lock()
 
     def compile(self, params: Params) -> None:
-        """Compile all there is to compile, for these groups."""
+        """Compile all there is to compile, for parameters like these."""
+        params = {name: params[name] for name in self.unit.reads}
         for device in self.plan.inference:
             self._compiled[device] = _compiled(self.unit, self.spec, params, self.plan, device)
 

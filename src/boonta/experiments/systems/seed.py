@@ -108,7 +108,7 @@ class Seed(Hosted):
         assert threads is not None
         if self.server is None:
             clock = time.perf_counter()
-            threads.compile({name: state.params[name] for name in self.unit.reads})
+            threads.compile(state.params)
             self._names = self.unit.observed + self.learner.compile(state)
             self.compile_seconds += time.perf_counter() - clock
             threads.publish(state.params, state.updates)
