@@ -1,0 +1,150 @@
+"""SEED: sessions come and go, rows are reset, runs learn, stop and go on."""
+
+import json
+import threading
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from boonta import envs
+from boonta.agents import ppo
+from boonta.architectures import seed, seed_threads
+from boonta.architectures.batching import Closed
+from boonta.architectures.seed_threads import Plan, Taken, Threads
+from boonta.cli import main
+from boonta.core import random
+from boonta.core.host import Workers
+from boonta.core.trace import Trace
+from boonta.envs.served import serve
+
+LENGTH = 5
+
+
+@pytest.fixture
+def running():
+    """Inference threads for catch, and clients of them."""
+    environment = envs.make("boonta:catch")
+    agent = ppo.ppo(environment.spec, ppo.Settings(batch=4, unroll=LENGTH, hidden=(8,), minibatches=1))
+    unit = seed.make(agent, environment.spec, 8, 4)
+    device = jax.devices()[0]
+    threads = Threads(unit, environment.spec, Plan([device], 8, 4, 1, 4, 0.01), 0, Trace())
+    params = jax.jit(agent.init)(random.key(0))
+    threads.compile(params)
+    threads.publish(jax.device_put(params, device), jnp.int32(3))
+    threads.start()
+    clients = []
+
+    def play(session, steps):
+        batch = serve(environment).make(np.arange(session.count) + session.first, 0, session.life, Workers())
+        timestep = batch.reset()
+        for _ in range(steps):
+            try:
+                timestep = batch.step(session.act(timestep))
+            except Closed:
+                return
+
+    def client(session, steps=10**9):
+        clients.append(threading.Thread(target=play, args=(session, steps), name="client", daemon=True))
+        clients[-1].start()
+        return clients[-1]
+
+    yield threads, client
+    threads.stop()
+    for one in clients:
+        one.join(20)
+        assert not one.is_alive()
+
+
+def chunks(threads, count):
+    taken = []
+    while len(taken) < count:
+        if item := threads.take(20.0):
+            taken.append(jax.device_get(item.chunk))
+    return taken
+
+
+def test_trajectories_are_consecutive_and_of_one_life(running):
+    threads, client = running
+    client(threads.join(3, 0, "a"))
+    client(threads.join(2, 5, "b"))
+    due = {}
+    for chunk in chunks(threads, 12):
+        for environment, life, step, version in zip(*chunk.origin, strict=True):
+            assert step == due.get(int(environment), 0) and life == 0 and version == 3
+            due[int(environment)] = step + LENGTH
+    assert set(due) == {0, 1, 2, 5, 6}
+
+
+def test_a_client_that_comes_again_begins_a_new_life(running):
+    threads, client = running
+    first = threads.join(4, 0, "a")
+    client(first, steps=LENGTH + 2).join(20)  # one trajectory, and a part that is dropped
+    first.leave("it left")
+    again = threads.join(4, 0, "a")
+    assert (first.life, again.life) == (0, 1)
+    client(again)
+    seen = [
+        (int(life), int(step)) for chunk in chunks(threads, 4) for _, life, step, _ in zip(*chunk.origin, strict=True)
+    ]
+    assert seen[:4] == [(0, 0)] * 4 and seen[4:8] == [(1, 0)] * 4 and seen[8:12] == [(1, LENGTH)] * 4
+    assert threads.told() == ["environments 0 to 3 (a): it left"]
+
+
+def test_environments_are_no_ones_twice(running):
+    threads, _ = running
+    mine = threads.join(3, 2, "a")
+    for first in (0, 2, 4):
+        with pytest.raises(Taken, match="environments 2 to 4 are another client's") as caught:
+            threads.join(3, first, "b")
+        assert caught.value.why == "there"
+    assert threads.join(3, -1, "c").first == 5
+    with pytest.raises(Taken, match="no 3 environments are free"):
+        threads.join(3, -1, "d")
+    with pytest.raises(Taken, match="not in one of 0 to 7"):
+        threads.join(2, 7, "e")
+    with pytest.raises(Taken, match="at most 4 environments a client, got 5"):
+        threads.join(5, -1, "f")
+    mine.leave("it left")
+    assert threads.join(3, 0, "g").first == 0
+
+
+def test_a_thread_that_dies_is_told(running, monkeypatch):
+    threads, client = running
+
+    def broken(self, requests):
+        raise RuntimeError("no such luck")
+
+    monkeypatch.setattr(seed_threads._Inference, "_answer", broken)
+    client(threads.join(1, 0, "a"))
+    with pytest.raises(seed_threads.Failed, match="no such luck"):
+        while True:
+            threads.take(20.0)
+
+
+SMALL = ["--config", "none", "--set", "agent.hidden=8", "--set", "run.eval_episodes=2", "--json"]
+AGENTS = {
+    "ppo": ["agent.batch=8", "agent.unroll=8"],
+    "vtrace": ["agent.batch=8", "agent.unroll=8"],
+    "dqn": ["agent.batch=8", "agent.unroll=4", "agent.minimum=50", "agent.capacity=500", "agent.replay_ratio=0.5"],
+    "r2d2": [
+        "agent.batch=4", "agent.length=8", "agent.burn_in=4", "agent.period=4", "agent.minimum=10", "agent.core_size=8",
+        "agent.capacity=100", "agent.head=8", "agent.replay_ratio=1",
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+def test_every_agent_runs_with_actors_of_its_own(agent, tmp_path, capfd):
+    words = [part for setting in AGENTS[agent] for part in ("--set", setting)]
+    words += ["--set", "architecture.envs=4", "--set", "architecture.chunk=8", "--set", "architecture.actors=2"]
+    run = ["train", agent, "gym:CartPole-v1", "--on", "seed", "--steps", "1200", "--out", str(tmp_path)]
+    code = main([*run, *SMALL, *words])
+    out, err = capfd.readouterr()
+    assert code == 0, err
+    summary = json.loads(out.splitlines()[-1])
+    assert summary["status"] == "done" and 1000 < summary["env_steps"] <= 1200 and summary["updates"] > 3
+    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    last = [row for row in rows if "updates" in row][-1]
+    assert last["clients/joined"] == 2 and last["policy_lag_mean"] >= 0
