@@ -218,8 +218,7 @@ def _train(args: argparse.Namespace) -> int:
         print(f"boonta: {stop}", file=sys.stderr)
         return 128 + stop.signal
     except training.Failed as failure:
-        if not failure.told:
-            print(f"boonta: {failure}", file=sys.stderr)
+        process.last_word(f"boonta: {failure}")
         return 1
     summary = result.summary
     if not process.leads():

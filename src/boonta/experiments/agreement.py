@@ -24,9 +24,14 @@ def lost(error: BaseException) -> str | None:
     transport = isinstance(error, jax.errors.JaxRuntimeError) or "Gloo" in str(error)  # of which some are ValueErrors
     if jax.process_count() == 1 or not transport:
         return None
+    return unreachable(str(error).splitlines()[0])
+
+
+def unreachable(why: str) -> str:
+    """What to tell where that is so."""
     return (
         f"host {jax.process_index()} of {jax.process_count()} could not reach another one, which may have died "
-        f"({str(error).splitlines()[0]}); it ends too, and all go on together with --resume"
+        f"({why}); it ends too, and all go on together with --resume"
     )
 
 

@@ -1,6 +1,8 @@
 """How a process starts JAX, on one host or as one of several, and how it ends."""
 
+import ctypes
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -57,6 +59,8 @@ def start(devices: int, hosts: Hosts | None = None) -> None:
     if hosts.several():
         jax.config.update("jax_enable_recoverability", True)  # or a dead host ends the others without a word of ours
         jax.distributed.initialize(hosts.coordinator, hosts.processes, hosts.process)  # None: as the cluster says
+        if jax.process_index():
+            ctypes.CDLL(None).signal(signal.SIGABRT, _on_abort)
 
 
 def leads() -> bool:
@@ -64,6 +68,24 @@ def leads() -> bool:
     import jax
 
     return jax.process_index() == 0
+
+
+def last_word(message: str) -> None:
+    """Say why a run failed; of several hosts, whose libraries go on about the dead one, nothing comes after it."""
+    sys.stderr.flush()
+    os.write(2, f"{message}\n".encode())
+    jax = sys.modules.get("jax")
+    if jax and jax.distributed.is_initialized():
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+
+
+@ctypes.CFUNCTYPE(None, ctypes.c_int)
+def _on_abort(number: int) -> None:
+    """JAX aborts hosts that have lost the first one, maybe before the run itself notices; C alone can still speak."""
+    from boonta.experiments.agreement import unreachable
+
+    last_word(f"boonta: {unreachable('JAX aborts without the first host')}")
+    os._exit(1)
 
 
 def end(code: int) -> NoReturn:

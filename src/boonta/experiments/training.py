@@ -113,10 +113,6 @@ def _explained() -> Iterator[None]:
         raise
     except Exception as error:
         if message := agreement.lost(error):
-            # At once: without the first host, JAX soon aborts the process.
-            print(f"boonta: {message}", file=sys.stderr, flush=True)
-            failure = Failed(message)
-            failure.told = True
-            raise failure from error
+            raise Failed(message) from error
         traceback.print_exc()
         raise Failed(f"{type(error).__name__}: {error}") from error

@@ -142,9 +142,7 @@ class System(Protocol):
 
 
 class Failed(Exception):
-    """The run ended for a reason that the message tells; the exit code is 1. `told`: that it was told already."""
-
-    told = False
+    """The run ended for a reason that the message tells; the exit code is 1."""
 
 
 def replaying(agent: Agent) -> bool:
