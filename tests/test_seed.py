@@ -69,12 +69,14 @@ def test_trajectories_are_consecutive_and_of_one_life(running):
     threads, client = running
     client(threads.join(3, 0, "a"))
     client(threads.join(2, 5, "b"))
-    due = {}
-    for chunk in chunks(threads, 12):
+    due = dict.fromkeys((0, 1, 2, 5, 6), 0)
+    while min(due.values()) < 4 * LENGTH:  # clients compile their environments first, maybe one long before the other
+        (chunk,) = chunks(threads, 1)
         for environment, life, step, version in zip(*chunk.origin, strict=True):
-            assert step == due.get(int(environment), 0) and life == 0 and version == 3
+            assert step == due[int(environment)] and life == 0 and version == 3
             due[int(environment)] = step + LENGTH
-    assert set(due) == {0, 1, 2, 5, 6}
+    (whole, rest) = (max(due[i] for i in part) - min(due[i] for i in part) for part in ((0, 1, 2), (5, 6)))
+    assert whole <= LENGTH and rest <= LENGTH  # one client's environments complete theirs together
 
 
 def test_a_client_that_comes_again_begins_a_new_life(running):
@@ -120,7 +122,7 @@ def test_a_thread_that_dies_is_told(running, monkeypatch):
     client(threads.join(1, 0, "a"))
     with pytest.raises(seed_threads.Failed, match="no such luck"):
         while True:
-            threads.take(20.0)
+            threads.take()
 
 
 SMALL = ["--config", "none", "--set", "agent.hidden=8", "--set", "run.eval_episodes=2", "--json"]

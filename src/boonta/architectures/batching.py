@@ -34,6 +34,7 @@ class Batcher:
         self.minimum, self.maximum, self.deadline, self.timeout = minimum, maximum, deadline, timeout
         self._present = present
         self._waiting: list[Request] = []
+        self._taken: list[Request] = []  # the last batch, maybe not answered yet
         self._since = 0.0
         self._closed = False
         self._changed = threading.Condition()
@@ -81,7 +82,7 @@ class Batcher:
         """Let all callers go without an answer."""
         with self._changed:
             self._closed = True
-            for request in self._waiting:
+            for request in [*self._waiting, *self._taken]:
                 request.ready.set()
             self._waiting.clear()
             self._changed.notify_all()
@@ -92,6 +93,7 @@ class Batcher:
             taken.append(self._waiting.pop(0))
             rows += taken[-1].rows
         self._since = time.monotonic()
+        self._taken = taken
         return taken
 
 
