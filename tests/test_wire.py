@@ -10,6 +10,7 @@ from pathlib import Path
 import grpc
 import numpy as np
 import pytest
+import trustme
 from google.protobuf import descriptor_pb2
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -308,37 +309,26 @@ def test_what_others_can_reach_needs_a_certificate_and_a_token():
 
 
 def certificates(folder):
-    """A certificate for this machine, signed by itself."""
-    made = [str(folder / name) for name in ("cert.pem", "key.pem")]
-    subject = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
-    new = [
-        "openssl",
-        "req",
-        "-x509",
-        "-newkey",
-        "rsa:2048",
-        "-nodes",
-        "-days",
-        "2",
-        "-out",
-        made[0],
-        "-keyout",
-        made[1],
-    ]
-    subprocess.run([*new, *subject], check=True, capture_output=True)
-    return made
+    """A certificate for this machine, its key, and the authority that signed it."""
+    authority = trustme.CA()
+    issued = authority.issue_cert("localhost", "127.0.0.1")
+    paths = [str(folder / name) for name in ("certificate.pem", "key.pem", "authority.pem")]
+    blobs = (issued.cert_chain_pems[0], issued.private_key_pem, authority.cert_pem)
+    for blob, path in zip(blobs, paths, strict=True):
+        blob.write_to_path(path)
+    return paths
 
 
 def test_tls_and_the_token_let_in_and_keep_out(serving, tmp_path):
-    certificate, key = certificates(tmp_path)
-    both = Security(certificate, key, certificate, "secret")
+    certificate, key, authority = certificates(tmp_path)
+    both = Security(certificate, key, authority, "secret")
     address, room = serving(both)
     mine = link(address, security=both)
     mine.step(timestep(PIXELS, 2))
     mine.close()
     for wrong in (
         Security(token="secret"),  # no TLS
-        Security(authority=certificate, token="secret"),  # no certificate of its own
+        Security(authority=authority, token="secret"),  # no certificate of its own
         both._replace(token="guess"),
     ):
         with pytest.raises(Lost):

@@ -54,39 +54,15 @@ def _parser() -> argparse.ArgumentParser:
         return sub
 
     train = command("train", _train, "Train an agent; without names PPO, on CartPole, on Anakin.")
-    train.add_argument("agent", nargs="?", help="an agent of `boonta list agents`, or module:factory")
-    train.add_argument("env", nargs="?", help="family:Name of `boonta list envs`, or module:factory")
-    train.add_argument("--on", metavar="ARCHITECTURE", help="where it runs: anakin, sebulba")
-    train.add_argument("--steps", metavar="N", type=_count, help="environment steps of one member")
-    train.add_argument("--seed", metavar="S", type=int, help="the first seed")
-    train.add_argument("--seeds", metavar="K", type=int, help="train K seeds in one program")
-    train.add_argument(
-        "--sweep", metavar="KEY=V1,V2", action="append", help="train a grid of a continuous setting in one program"
-    )
-    train.add_argument("--out", metavar="DIR", type=Path, help="the run folder (default: runs/AGENT-ENV-TIME)")
-    train.add_argument("--config", metavar="FILE", help="a TOML file, the name of a recipe, or none for bare defaults")
-    train.add_argument(
-        "--set",
-        metavar="TABLE.KEY=VALUE",
-        action="append",
-        default=[],
-        dest="assignments",
-        help="any setting, repeatable",
-    )
-    train.add_argument("--resume", metavar="RUN", type=Path, help="go on where the run in this folder was")
-    train.add_argument("--devices", metavar="N", help="devices to use, or auto")
-    train.add_argument("--actors", metavar="DEVICES", help="sebulba: devices that act, a count or places as [0,1]")
-    train.add_argument("--learners", metavar="DEVICES", help="sebulba: devices that learn, likewise")
+    _add_training(train)
+    train.add_argument("--on", metavar="ARCHITECTURE", help="where it runs: anakin, sebulba, seed")
     train.add_argument("--synchronous", action="store_true", help="sebulba: acting waits for every update")
-    train.add_argument("--trace", metavar="FILE", help="sebulba: write a timeline of all threads")
-    train.add_argument("--on-nan", choices=("stop", "drop", "ignore"), help="what to do about what is not finite")
-    train.add_argument("--json", action="store_true", help="one JSON object as the last line")
-    train.add_argument("--coordinator", metavar="HOST:PORT", help="several hosts: the address of the first")
-    train.add_argument("--processes", metavar="N", type=int, help="several hosts: how many")
-    train.add_argument("--process", metavar="I", type=int, help="several hosts: which this is, from 0")
-    train.add_argument(
-        "--distributed", action="store_true", help="several hosts, found out from the cluster's environment"
+    serve = command("serve", _serve, "Train on SEED with environments that come by `boonta actor`, from anywhere.")
+    _add_training(serve)
+    serve.add_argument(
+        "--address", metavar="ADDRESS", help="where to listen: unix:PATH or HOST:PORT (default: 127.0.0.1:8472)"
     )
+    _add_security(serve, "clients' certificates must be signed by")
 
     actor = command("actor", _actor, "Step environments for a server (`boonta serve`, or `--on seed`), from anywhere.")
     actor.add_argument("env", help="family:Name of `boonta list envs`, or module:factory")
@@ -134,6 +110,43 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _add_training(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("agent", nargs="?", help="an agent of `boonta list agents`, or module:factory")
+    sub.add_argument("env", nargs="?", help="family:Name of `boonta list envs`, or module:factory")
+    sub.add_argument("--steps", metavar="N", type=_count, help="environment steps of one member")
+    sub.add_argument("--seed", metavar="S", type=int, help="the first seed")
+    sub.add_argument("--seeds", metavar="K", type=int, help="train K seeds in one program")
+    sub.add_argument(
+        "--sweep", metavar="KEY=V1,V2", action="append", help="train a grid of a continuous setting in one program"
+    )
+    sub.add_argument("--out", metavar="DIR", type=Path, help="the run folder (default: runs/AGENT-ENV-TIME)")
+    sub.add_argument("--config", metavar="FILE", help="a TOML file, the name of a recipe, or none for bare defaults")
+    sub.add_argument(
+        "--set",
+        metavar="TABLE.KEY=VALUE",
+        action="append",
+        default=[],
+        dest="assignments",
+        help="any setting, repeatable",
+    )
+    sub.add_argument("--resume", metavar="RUN", type=Path, help="go on where the run in this folder was")
+    sub.add_argument("--devices", metavar="N", help="devices to use, or auto")
+    sub.add_argument(
+        "--actors", metavar="DEVICES", help="sebulba: devices that act, a count or places as [0,1]; seed: processes"
+    )
+    sub.add_argument("--inference", metavar="DEVICES", help="seed: devices that act, likewise")
+    sub.add_argument("--learners", metavar="DEVICES", help="sebulba, seed: devices that learn, likewise")
+    sub.add_argument("--trace", metavar="FILE", help="sebulba, seed: write a timeline of all threads")
+    sub.add_argument("--on-nan", choices=("stop", "drop", "ignore"), help="what to do about what is not finite")
+    sub.add_argument("--json", action="store_true", help="one JSON object as the last line")
+    sub.add_argument("--coordinator", metavar="HOST:PORT", help="several hosts: the address of the first")
+    sub.add_argument("--processes", metavar="N", type=int, help="several hosts: how many")
+    sub.add_argument("--process", metavar="I", type=int, help="several hosts: which this is, from 0")
+    sub.add_argument(
+        "--distributed", action="store_true", help="several hosts, found out from the cluster's environment"
+    )
+
+
 def _add_security(sub: argparse.ArgumentParser, authority: str) -> None:
     sub.add_argument("--certificate", metavar="FILE", default="", help="of this side, PEM")
     sub.add_argument("--key", metavar="FILE", default="", help="its private key, PEM")
@@ -172,6 +185,17 @@ def _actor(args: argparse.Namespace) -> int:
     return 1
 
 
+def _serve(args: argparse.Namespace) -> int:
+    if args.token:
+        os.environ["BOONTA_TOKEN"] = args.token  # not a setting: what is secret stays out of run folders
+    args.on, args.synchronous = "seed", False
+    address = args.address or ("" if args.resume else "127.0.0.1:8472")
+    said = {"address": address, "certificate": args.certificate, "key": args.key, "authority": args.authority}
+    said = {key: value for key, value in said.items() if value}
+    args.assignments += ["architecture.local=false", *(f"architecture.{key}={value}" for key, value in said.items())]
+    return _train(args)
+
+
 def _train(args: argparse.Namespace) -> int:
     from boonta.experiments import config as configuration
 
@@ -182,7 +206,7 @@ def _train(args: argparse.Namespace) -> int:
         file = args.resume / "config.toml" if args.resume else args.config
         if args.devices == "auto" and configuration.architecture(args.on, file) == "sebulba":
             assignments.append("architecture.measure=true")
-    for key in ("actors", "learners", "trace"):
+    for key in ("actors", "inference", "learners", "trace"):
         if getattr(args, key) is not None:
             assignments.append(f"architecture.{key}={getattr(args, key)}")
     if args.synchronous:
