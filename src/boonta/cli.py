@@ -66,7 +66,7 @@ def _parser() -> argparse.ArgumentParser:
 
     actor = command("actor", _actor, "Step environments for a server (`boonta serve`, or `--on seed`), from anywhere.")
     actor.add_argument("env", help="family:Name of `boonta list envs`, or module:factory")
-    actor.add_argument("--server", metavar="ADDRESS", required=True, help="unix:PATH or HOST:PORT")
+    actor.add_argument("--server", metavar="ADDRESS", required=True, help="unix:PATH or HOST:PORT; several with commas")
     actor.add_argument("--envs", metavar="K", type=int, default=1, help="environments (default: 1)")
     actor.add_argument(
         "--first", metavar="I", type=int, default=-1, help="global index of the first (default: any free)"
@@ -179,7 +179,12 @@ def _actor(args: argparse.Namespace) -> int:
     name = args.name or f"{socket.gethostname()}-{os.getpid()}"
     workers = Workers(args.workers, args.worker_count)
     try:
-        act(made, Actor(args.server, args.envs, args.first, name, security, workers, patience=args.patience))
+        act(
+            made,
+            Actor(
+                tuple(args.server.split(",")), args.envs, args.first, name, security, workers, patience=args.patience
+            ),
+        )
     except (Lost, Broken) as error:
         print(f"boonta: {error}", file=sys.stderr)
     return 1

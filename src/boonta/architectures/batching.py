@@ -32,6 +32,7 @@ class Batcher:
 
     def __init__(self, minimum: int, maximum: int, deadline: float, present: Callable[[], int], timeout: float) -> None:
         self.minimum, self.maximum, self.deadline, self.timeout = minimum, maximum, deadline, timeout
+        self.batches = self.rows = 0  # taken so far
         self._present = present
         self._waiting: list[Request] = []
         self._taken: list[Request] = []  # the last batch, maybe not answered yet
@@ -94,6 +95,7 @@ class Batcher:
             rows += taken[-1].rows
         self._since = time.monotonic()
         self._taken = taken
+        self.batches, self.rows = self.batches + 1, self.rows + rows
         return taken
 
 

@@ -74,6 +74,10 @@ class Passing:
             threads.publish(state.params, state.updates)
         return state, metrics, [told for item in items for told in item.told]
 
+    def counts(self) -> dict[str, float]:
+        """There is no replay."""
+        return {}
+
     def arrays(self) -> dict[str, np.ndarray]:
         """There is no replay."""
         return {}
@@ -161,6 +165,12 @@ class Replaying:
             threads.publish(state.params, state.updates)
         told, self._told = self._told, []
         return state, metrics, told
+
+    def counts(self) -> dict[str, float]:
+        """What to tell of the replay: windows in it, and how often each was sampled so far."""
+        inserted = self.limiter.inserted - self.limiter.minimum
+        ratio = self.limiter.sampled / inserted if inserted > 0 else float("nan")
+        return {"replay/windows": float(len(self.replay)), "replay/samples_per_insert": ratio}
 
     def arrays(self) -> dict[str, np.ndarray]:
         """The replay, and what was counted around it."""

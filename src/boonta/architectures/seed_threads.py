@@ -137,6 +137,7 @@ class Threads:
         self._base = 0
         self._threads: list[threading.Thread] = []
         self._failure: str | None = None
+        self._batched = (0, 0)
         self._stopping = False
         self._lock = threading.Lock()
 
@@ -198,8 +199,12 @@ class Threads:
 
     def silence(self) -> str:
         """Why nothing may have come, in words."""
-        here = sum(session.count for part in self.parts for session in part.sessions)
-        return f"no experience came for {self.plan.timeout:g} s, from {here} of {self.plan.envs} environments"
+        whose = f"from {self.present()} of {self.plan.envs} environments"
+        return f"no experience came for {self.plan.timeout:g} s, {whose}"
+
+    def present(self) -> int:
+        """Environments of all clients that are here."""
+        return sum(session.count for part in self.parts for session in part.sessions)
 
     def check(self) -> None:
         """Look after the threads, for whoever does not wait for them.
@@ -210,6 +215,12 @@ class Threads:
         if self._failure:
             raise Failed(self._failure)
         self.look()
+
+    def batch_mean(self) -> float:
+        """Environments in a batch of inference, in the mean since the last call; NaN where there was none."""
+        batches, rows = (sum(getattr(part.batcher, name) for part in self.parts) for name in ("batches", "rows"))
+        (before, rows_before), self._batched = self._batched, (batches, rows)
+        return (rows - rows_before) / (batches - before) if batches > before else float("nan")
 
     def told(self) -> list[str]:
         """What has happened since the last call and must be told."""

@@ -21,7 +21,7 @@ class Actor(NamedTuple):
     """What an actor is told.
 
     Attributes:
-        address: of the server.
+        addresses: of the server, or of all those of a run on several hosts.
         envs: environments.
         first: global index of the first; below 0 for any that are free.
         name: what the server calls it.
@@ -32,7 +32,7 @@ class Actor(NamedTuple):
         restarts: how often environments may fail and be made anew.
     """
 
-    address: str
+    addresses: tuple[str, ...]
     envs: int
     first: int
     name: str
@@ -44,19 +44,20 @@ class Actor(NamedTuple):
 
 
 def act(host: Host, actor: Actor, tell: Callable[[str], None] = lambda text: print(text, file=sys.stderr)) -> None:
-    """Step environments for a server until it cannot be reached any more.
+    """Step environments for a server until it cannot be reached any more; of several, for one with room.
 
     Raises:
-        Lost: no server for too long, or one that does not want these environments.
+        Lost: no server for too long, or all of them do not want these environments.
         Broken: environments failed too often.
     """
     schema, budget = Schema(host.spec), Budget(actor.restarts)
     workers, _ = host.choose(actor.envs, actor.workers) if host.choose else (actor.workers, "")
-    since, wait = time.monotonic(), FIRST_WAIT
+    since, wait, refused = time.monotonic(), FIRST_WAIT, 0
+    which = random.randrange(len(actor.addresses)) if actor.first < 0 else actor.first // actor.envs
     while True:
-        steps = 0
+        steps, address = 0, actor.addresses[which % len(actor.addresses)]
         try:
-            link = Link(actor.address, schema, actor.envs, actor.first, actor.name, actor.security, actor.timeout)
+            link = Link(address, schema, actor.envs, actor.first, actor.name, actor.security, actor.timeout)
             try:
                 indices = np.arange(link.welcome.first, link.welcome.first + actor.envs)
                 make = lambda: host.make(indices, link.welcome.seed, link.welcome.life, workers)  # noqa: B023, E731
@@ -73,8 +74,9 @@ def act(host: Host, actor: Actor, tell: Callable[[str], None] = lambda text: pri
                 tell(f"boonta: WARNING: {notice}")
         except Lost as error:
             if steps:
-                since, wait = time.monotonic(), FIRST_WAIT
-            if error.final or time.monotonic() > since + actor.patience:
+                since, wait, refused = time.monotonic(), FIRST_WAIT, 0
+            which, refused = which + 1, refused + 1 if error.final else 0
+            if refused == len(actor.addresses) or time.monotonic() > since + actor.patience:
                 raise
             tell(f"boonta: {error}; connecting again")
         time.sleep(wait * random.uniform(0.5, 1.5))  # not all at once

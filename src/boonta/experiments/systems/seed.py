@@ -37,6 +37,7 @@ from boonta.transport.security import Security
 from boonta.transport.server import Refused, Server
 from boonta.transport.wire import Schema
 
+ROLES = {"inference": "inference", "MainThread": "learner", "insert": "insert", "prefetch": "prefetch"}
 PATIENCE = 20.0  # seconds that actors of this run look for it once it is gone
 
 
@@ -127,9 +128,10 @@ class Seed(Hosted):
             raise Failed(str(error)) from error
         elapsed = time.perf_counter() - clock
         self._slow_down(len(made), elapsed)
-        shares = self._shares(self.trace, {"inference": "inference", "MainThread": "learner"})
-        counts = {"clients/joined": float(threads.joined), "clients/dropped": float(threads.dropped)}
-        same = shares | counts | {"restarts": float(self.budget.spent)}
+        shares = self._shares(self.trace, ROLES)
+        counts = {"joined": threads.joined, "dropped": threads.dropped, "environments": threads.present()}
+        same = shares | {f"clients/{key}": float(value) for key, value in counts.items()}
+        same |= {"batch_mean": threads.batch_mean(), "restarts": float(self.budget.spent)} | self.learner.counts()
         return state, rows(made) | {key: np.full((1, len(made)), x) for key, x in same.items()}, elapsed
 
     def tensors(self) -> list[str]:
