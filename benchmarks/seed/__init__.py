@@ -1,0 +1,1 @@
+"""Benchmarks and drills of the architecture SEED."""

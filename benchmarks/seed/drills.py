@@ -1,0 +1,396 @@
+"""Drills: a run on SEED is harmed in every way that can be thought of, must count it, go on, and still learn.
+
+Each drill has a server and actors of its own, PPO on CartPole (DQN where replay matters). After the harm was counted,
+an evaluation must reach the bar; then the run is asked to end, and must have been saved.
+"""
+
+import asyncio
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from benchmarks.common import ROOT, Row, finish, notes, parse, parser, row, table
+from benchmarks.sebulba.soak import thirds
+from benchmarks.seed.fuzz import Fuzzer
+from boonta import envs
+from boonta.experiments.files import read_json
+from boonta.experiments.metrics import read_metrics
+
+BAR = 400.0  # mean return in evaluation, of 500
+LIMIT = 400.0  # seconds that a drill waits for anything
+ACTORS, ENVS, SPARE = 5, 8, 8  # actors, environments of each, environments that nobody has
+SETTINGS = {
+    "architecture.envs": ACTORS * ENVS + SPARE, "architecture.maximum": ACTORS * ENVS, "architecture.minimum": ENVS,
+    "architecture.silence": 5.0, "run.evaluate_every": 20_000, "run.checkpoint_every": 20_000, "run.log_every": 4_000,
+    "run.eval_episodes": 10,
+}  # fmt: skip
+PPO = {"agent.batch": 32, "agent.unroll": 32, "agent.minibatches": 4, "agent.epochs": 4, "agent.learning_rate": 1e-3}
+DQN = {
+    "agent.batch": 64, "agent.unroll": 8, "agent.capacity": 50_000, "agent.minimum": 1_000, "agent.replay_ratio": 4,
+    "agent.learning_rate": 5e-4, "agent.target_interval": 200, "agent.n_step": 3, "agent.explore_for": 0.001,
+    "architecture.chunk": 8,
+}  # fmt: skip
+CLOCK = """
+import time
+real, began = time.time, time.monotonic()
+time.time = lambda: real() - (3600.0 if time.monotonic() > began + {after} else 0.0)
+"""
+
+
+class Stage:
+    """A server, its actors, and what they say."""
+
+    def __init__(self, folder: Path, agent: str, settings: dict[str, Any]) -> None:
+        self.folder, self.run, self.agent, self.settings = folder, folder / "run", agent, SETTINGS | settings
+        self.address = f"unix:{folder}/socket"
+        self.actors: list[subprocess.Popen[bytes]] = []
+        self._all: list[subprocess.Popen[bytes]] = []
+        self._log = (folder / "log").open("ab")
+
+    def serve(self, resume: bool = False, before: str = "") -> None:
+        """Start the server, or go on with its run. `before`: Python that its process begins with."""
+        words = ["serve", "--json"]
+        if resume:
+            words += ["--resume", str(self.run)]
+        else:
+            words += [self.agent, "gym:CartPole-v1", "--steps", "1000000000", "--address", self.address]
+            words += ["--out", str(self.run), "--config", "none"]
+            words += [word for key, value in self.settings.items() for word in ("--set", f"{key}={value}")]
+        code = f"{before}\nfrom boonta.cli import run\nrun()"
+        self.server = self._start([sys.executable, "-c", code, *words])
+
+    def act(self, i: int, env: str = "gym:CartPole-v1", address: str = "") -> subprocess.Popen[bytes]:
+        """Start the actor of the i-th share of the environments."""
+        words = [env, "--server", address or self.address, "--envs", str(ENVS), "--first", str(i * ENVS)]
+        return self._start([sys.executable, "-m", "boonta", "actor", *words, "--name", f"actor {i}"])
+
+    def act_all(self) -> None:
+        """Start all actors."""
+        self.actors = [self.act(i) for i in range(ACTORS)]
+
+    def begin(self) -> None:
+        """A server and all actors, and a first checkpoint."""
+        self.serve()
+        self.act_all()
+        self.until("the first checkpoint", lambda: any(self.run.glob("checkpoints/*/checksums.json")))
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The lines of the log."""
+        return read_metrics(self.run) if (self.run / "metrics.jsonl").is_file() else []
+
+    def last(self, key: str) -> float:
+        """The latest value of a metric, 0 before the first."""
+        return next((row[key] for row in reversed(self.rows()) if row.get(key) is not None), 0.0)
+
+    def said(self) -> str:
+        """All that server and actors wrote to stderr."""
+        return (self.folder / "log").read_text("utf-8", "replace")
+
+    def until(self, what: str, condition: Callable[[], Any]) -> float:
+        """Wait for something; the seconds that it took."""
+        begin = time.monotonic()
+        while not condition():
+            if self.server.poll() is not None:
+                raise RuntimeError(f"the server ended with code {self.server.returncode}:\n{self.said()[-3000:]}")
+            if time.monotonic() > begin + LIMIT:
+                raise TimeoutError(f"waited {LIMIT:g} s for {what}:\n{self.said()[-3000:]}")
+            time.sleep(0.1)
+        return time.monotonic() - begin
+
+    def joined(self, more: int) -> Callable[[], bool]:
+        """Whether so many more clients have joined than now."""
+        before = self.last("clients/joined")
+        return lambda: self.last("clients/joined") >= before + more
+
+    def dropped(self, more: int) -> Callable[[], bool]:
+        """Whether so many more clients have gone than now."""
+        before = self.last("clients/dropped")
+        return lambda: self.last("clients/dropped") >= before + more
+
+    def learned(self) -> dict[str, Any]:
+        """Wait for an evaluation after now that reaches the bar; then end the run and see that it was saved."""
+        since = self.last("env_steps")
+
+        def reached() -> bool:
+            scores = [row["eval/return_mean"] for row in self.rows() if row["env_steps"] > since and _scored(row)]
+            return bool(scores) and scores[-1] >= BAR
+
+        seconds = self.until(f"an evaluation of {BAR:g} or more", reached)
+        self.server.send_signal(signal.SIGTERM)
+        code = self.server.wait(60.0)
+        state = read_json(self.run / "run.json")["status"]
+        if code != 128 + signal.SIGTERM or state != "interrupted":
+            raise RuntimeError(f"asked to end, the server was {state} with code {code}:\n{self.said()[-3000:]}")
+        score = next(row["eval/return_mean"] for row in reversed(self.rows()) if _scored(row))
+        return {"eval_return_mean": score, "seconds_to_bar": seconds, "env_steps": self.last("env_steps")}
+
+    def end(self) -> None:
+        """Kill whatever is left."""
+        for process in self._all:
+            with suppress(ProcessLookupError):
+                process.send_signal(signal.SIGCONT)
+            process.kill()
+            process.wait()
+        self._log.close()
+
+    def _start(self, words: list[str]) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=self._log, cwd=ROOT)
+        self._all.append(process)
+        return process
+
+
+class Stalling:
+    """A proxy in a thread, whose connections go silent without being closed."""
+
+    def __init__(self, path: str, to: str) -> None:
+        self._path, self._to, self._stalled, self._open = path, to, 0.0, 0.0
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._run, name="proxy", daemon=True).start()
+
+    def stall(self) -> None:
+        """From now on nothing goes through connections that are there; new ones work."""
+        self._stalled = time.monotonic()
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._loop.call_soon_threadsafe(self._loop.stop)
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_until_complete(asyncio.start_unix_server(self._connected, self._path))
+        self._loop.run_forever()
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        since = time.monotonic()
+        there, back = await asyncio.open_unix_connection(self._to)
+        await asyncio.gather(self._pass(reader, back, since), self._pass(there, writer, since))
+
+    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, since: float) -> None:
+        while data := await reader.read(1 << 16):
+            while since < self._stalled:
+                await asyncio.sleep(3600.0)
+            writer.write(data)
+            await writer.drain()
+        writer.close()
+
+
+def kill_one(stage: Stage) -> dict[str, Any]:
+    """kill -9 of an actor, in the middle of an unroll; another takes its place."""
+    stage.begin()
+    gone, back = stage.dropped(1), stage.joined(1)
+    stage.actors[0].kill()
+    seconds = stage.until("the actor to be missed", gone)
+    stage.act(0)
+    stage.until("another actor", back)
+    return {"noticed_seconds": seconds}
+
+
+def kill_most(stage: Stage) -> dict[str, Any]:
+    """kill -9 of 60 % of the actors at once; the others go on alone, then new ones come."""
+    stage.begin()
+    gone, count = stage.dropped(3), ACTORS * 3 // 5
+    for one in stage.actors[:count]:
+        one.kill()
+    stage.until("the actors to be missed", gone)
+    before = stage.last("env_steps")
+    stage.until("the others to go on", lambda: stage.last("env_steps") > before + 10_000)
+    alone = stage.last("clients/environments")
+    back = stage.joined(count)
+    for i in range(count):
+        stage.act(i)
+    stage.until("new actors", back)
+    return {"killed": count, "environments_left": alone}
+
+
+def hang(stage: Stage) -> dict[str, Any]:
+    """An actor that stops, is dropped once it was silent for too long, goes on, and comes again."""
+    stage.begin()
+    gone, back = stage.dropped(1), stage.joined(1)
+    stage.actors[0].send_signal(signal.SIGSTOP)
+    seconds = stage.until("the actor to be missed", gone)
+    stage.actors[0].send_signal(signal.SIGCONT)
+    again = stage.until("it to come again", back)
+    return {"noticed_seconds": seconds, "came_again_seconds": again}
+
+
+def half_open(stage: Stage) -> dict[str, Any]:
+    """A connection through which nothing comes any more, though nobody closed it."""
+    stage.serve()
+    proxy = Stalling(f"{stage.folder}/proxy", f"{stage.folder}/socket")
+    try:
+        stage.actors = [stage.act(i) for i in range(1, ACTORS)]
+        stage.act(0, address=f"unix:{stage.folder}/proxy")
+        stage.until("all actors", lambda: stage.last("clients/environments") == ACTORS * ENVS)
+        gone, back = stage.dropped(1), stage.joined(1)
+        proxy.stall()
+        seconds = stage.until("the actor to be missed", gone)
+        again = stage.until("it to come again", back)
+    finally:
+        proxy.close()
+    return {"noticed_seconds": seconds, "came_again_seconds": again}
+
+
+def duplicate(stage: Stage) -> dict[str, Any]:
+    """A second actor for environments that are another's: the later one is refused, the first goes on."""
+    stage.begin()
+    gone, joined = stage.last("clients/dropped"), stage.last("clients/joined")
+    second = stage.act(0)
+    stage.until("the second to be refused", lambda: "ALREADY_EXISTS" in stage.said())
+    before = stage.last("env_steps")
+    stage.until("the run to go on", lambda: stage.last("env_steps") > before + 20_000)
+    if (stage.last("clients/dropped"), stage.last("clients/joined")) != (gone, joined):
+        raise RuntimeError(f"the second actor came in, or the first one went:\n{stage.said()[-3000:]}")
+    refused = stage.said().count("ALREADY_EXISTS")
+    second.kill()
+    return {"refused": refused}
+
+
+def fuzz(stage: Stage) -> dict[str, Any]:
+    """Thousands of malformed, truncated, oversized, unfinished and wrong messages, while the run learns."""
+    stage.begin()
+    fuzzer, begin, made = Fuzzer(stage.address, envs.make("gym:CartPole-v1").spec), stage.last("env_steps"), 0
+    while made < 6_000:
+        fuzzer.attempts(120)
+        made += 120
+        if stage.server.poll() is not None:
+            raise RuntimeError(f"the server ended:\n{stage.said()[-3000:]}")
+    fuzzer.close()
+    if stage.last("env_steps") <= begin or any(one.poll() is not None for one in stage.actors):
+        raise RuntimeError(f"learning stopped, or an actor did:\n{stage.said()[-3000:]}")
+    return {"attempts": made, "answers": dict(sorted(fuzzer.answers.items()))}
+
+
+def nan(stage: Stage) -> dict[str, Any]:
+    """An actor whose environment shows NaN: it alone is dropped, and told why."""
+    stage.begin()
+    stage.actors[0].kill()
+    stage.until("room", stage.dropped(1))
+    gone = stage.dropped(1)
+    bad = stage.act(0, "benchmarks.seed.environments:nan")
+    stage.until("the actor to be dropped", gone)
+    code = bad.wait(60.0)
+    if "observation is not finite" not in stage.said():
+        raise RuntimeError(f"nobody said why:\n{stage.said()[-3000:]}")
+    stage.act(0)
+    return {"code": code}
+
+
+def slow_actor(stage: Stage) -> dict[str, Any]:
+    """One actor a hundred times slower than the others, which do not wait for it."""
+    stage.serve()
+    stage.actors = [stage.act(i) for i in range(1, ACTORS)]
+    stage.act(0, "benchmarks.seed.environments:slow")
+    stage.until("all actors", lambda: stage.last("clients/environments") == ACTORS * ENVS)
+    return {"steps_per_second": stage.last("steps_per_second"), "batch_mean": stage.last("batch_mean")}
+
+
+def slow_learner(stage: Stage) -> dict[str, Any]:
+    """A learner far slower than the actors, which wait for it: memory does not grow."""
+    stage.begin()
+    process, memory = psutil.Process(stage.server.pid), []
+    for _ in range(60):
+        memory.append(process.memory_info().rss / 1e6)
+        time.sleep(1.0)
+    middle, last, flat = thirds(memory, memory=True)
+    if not flat:
+        raise RuntimeError(f"memory grew from {middle:.0f} to {last:.0f} MB")
+    waiting = stage.last("time/inference/wait for the learner")
+    return {"memory_middle_mb": middle, "memory_last_mb": last, "inference_waits_for_learner": waiting}
+
+
+def kill_server(stage: Stage) -> dict[str, Any]:
+    """kill -9 of the server: actors look for it, the resumed run goes on with replay, optimiser and counters."""
+    stage.begin()
+    stage.until("a replay in use", lambda: stage.last("replay/samples_per_insert") > 0)
+    stage.server.kill()
+    stage.server.wait()
+    saved = max(int(path.parent.name) for path in stage.run.glob("checkpoints/*/checksums.json"))
+    before = next(row for row in reversed(stage.rows()) if row["env_steps"] <= saved and "updates" in row)
+    stage.serve(resume=True)
+    stage.until("all actors to come again", lambda: stage.last("clients/environments") == ACTORS * ENVS)
+    after = next(row for row in stage.rows() if row["env_steps"] > saved and "updates" in row)
+    if after["updates"] <= before["updates"] or after["replay/windows"] < before["replay/windows"]:
+        raise RuntimeError(f"the run lost something:\n{before}\n{after}")
+    facts = {"saved_at": saved, "windows_before": before["replay/windows"], "windows_after": after["replay/windows"]}
+    return facts | {"updates_before": before["updates"], "updates_after": after["updates"]}
+
+
+def terminate_server(stage: Stage) -> dict[str, Any]:
+    """SIGTERM: saved within seconds, and resumed by the same actors."""
+    stage.begin()
+    stage.server.send_signal(signal.SIGTERM)
+    begin = time.monotonic()
+    code = stage.server.wait(60.0)
+    seconds = time.monotonic() - begin
+    stage.serve(resume=True)
+    stage.until("all actors to come again", lambda: stage.last("clients/environments") == ACTORS * ENVS)
+    return {"code": code, "saved_in_seconds": seconds}
+
+
+def clock(stage: Stage) -> dict[str, Any]:
+    """The server's clock is set back by an hour while it runs: only a monotonic one matters."""
+    stage.serve(before=CLOCK.format(after=20.0))
+    stage.act_all()
+    time.sleep(25.0)
+    before = stage.last("env_steps")
+    stage.until("the run to go on", lambda: stage.last("env_steps") > before + 20_000)
+    return {"dropped": stage.last("clients/dropped")}
+
+
+# drill: agent, settings
+DRILLS: dict[str, tuple[Callable[[Stage], dict[str, Any]], str, dict[str, Any]]] = {
+    "kill -9 of an actor": (kill_one, "ppo", PPO),
+    "kill -9 of 60 % of the actors": (kill_most, "ppo", PPO),
+    "an actor hangs": (hang, "ppo", PPO),
+    "a half-open connection": (half_open, "ppo", PPO),
+    "a duplicate": (duplicate, "ppo", PPO),
+    "malformed messages": (fuzz, "ppo", PPO),
+    "NaN from an environment": (nan, "ppo", PPO),
+    "a slow actor": (slow_actor, "ppo", PPO),
+    "a slow learner": (slow_learner, "ppo", PPO | {"agent.epochs": 40}),
+    "kill -9 of the server": (kill_server, "dqn", DQN),
+    "SIGTERM of the server": (terminate_server, "dqn", DQN),
+    "the clock set back": (clock, "ppo", PPO),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> list[Row]:
+    """Run the drills; the rows it wrote."""
+    options = parser("drills", __doc__ or "", rounds=1, module="seed")
+    options.add_argument("--only", help="drills whose name has this in it")
+    args = parse(options, argv)
+    chosen = {name: drill for name, drill in DRILLS.items() if not args.only or args.only in name}
+    if not chosen:
+        options.error(f"--only {args.only!r} is in none of: {', '.join(DRILLS)}")
+    rows = []
+    shown = table("Drills on SEED", "drill", "return after", "seconds to that", "told")
+    for name, (drill, agent, settings) in chosen.items():
+        with tempfile.TemporaryDirectory(prefix="drill-") as folder:
+            stage = Stage(Path(folder), agent, settings)
+            try:
+                facts = drill(stage)
+                learned = stage.learned()
+            finally:
+                stage.end()
+        rows.append(row(args, name, "ours", [learned["eval_return_mean"]], "return", **learned, facts=facts))
+        told = ", ".join(f"{key} {value:.4g}" for key, value in facts.items() if isinstance(value, int | float))
+        shown.add_row(name, f"{learned['eval_return_mean']:.0f}", f"{learned['seconds_to_bar']:.0f}", told)
+        notes.print(f"{name}: {told}; {learned['eval_return_mean']:.0f}")
+    return finish(args, rows, shown)
+
+
+def _scored(row: dict[str, Any]) -> bool:
+    return row.get("eval/return_mean") is not None
+
+
+if __name__ == "__main__":
+    main()
