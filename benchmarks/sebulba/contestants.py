@@ -19,13 +19,13 @@ AHEAD = 4  # iterations that a run makes before the clock starts: what actors ma
 
 
 def ours(task: Task) -> Compiled:
-    """A run of Boonta on Sebulba.
+    """A run of Boonta.
 
-    The task: words (of `boonta train`, from AGENT on), iterations (of one measured run).
+    The task: words (of `boonta train`, from AGENT on), iterations (of one measured run), on (an architecture).
     """
     import numpy as np
 
-    system, seconds = _system(task)
+    system, seconds = system_of(task)
     atexit.register(system.close)
     held = [system.start()]
     held[0], _, _ = system.advance(held[0], AHEAD, _never)
@@ -49,7 +49,7 @@ def environments(task: Task) -> Compiled:
 
     from boonta.core.host import random_actions
 
-    system, seconds = _system(task)
+    system, seconds = system_of(task)
     envs = system.plan.envs
     batch = system.host.make(np.arange(envs, dtype=np.int32), 0, 0, system.workers)
     batch.reset()
@@ -65,7 +65,7 @@ def acting(task: Task) -> Compiled:
     """Acting on one device, observations handed over and actions taken back, trajectories not closed."""
     from boonta.architectures.sebulba_split import acting_alone
 
-    system, seconds = _system(task)
+    system, seconds = system_of(task)
     envs = system.plan.envs
     begin = time.perf_counter()
     act = acting_alone(system.unit, system.spec, envs, system.plan.actors[0])
@@ -76,7 +76,7 @@ def learning(task: Task) -> Compiled:
     """Updates alone, on the same batch again and again."""
     from boonta.architectures.sebulba_split import learning_alone
 
-    system, seconds = _system(task)
+    system, seconds = system_of(task)
     learn = learning_alone(system.unit, system.spec, system.plan.envs, system.plan.learners)
     return Compiled(lambda seed: _repeated(learn, system.steps), seconds, {})
 
@@ -144,13 +144,13 @@ def _never() -> bool:
     return False
 
 
-def _system(task: Task) -> tuple[Any, float]:
-    """The architecture's half of a run, and the seconds that building it took."""
+def system_of(task: Task) -> tuple[Any, float]:
+    """The architecture's half of a run, by default on Sebulba, and the seconds that building it took."""
     from boonta.experiments import config, systems
 
     agent, env, *rest = task["words"]
-    begin = time.perf_counter()
-    made = systems.build(config.resolve(agent, env, "sebulba", assignments=rest, run={"steps": 10**9}))
+    begin, on = time.perf_counter(), task.get("on", "sebulba")
+    made = systems.build(config.resolve(agent, env, on, assignments=rest, run={"steps": 10**9}))
     return made, time.perf_counter() - begin
 
 

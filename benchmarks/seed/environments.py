@@ -1,4 +1,4 @@
-"""Environments for the drills: Gymnasium's CartPole with something wrong with it."""
+"""Environments for drills and benchmarks: CartPole with something wrong with it, and pixels that cost nothing."""
 
 import time
 
@@ -35,3 +35,27 @@ def slow(seconds: float = 0.05) -> gymnasium.Env:
 def nan(after: int = 200) -> gymnasium.Env:
     """CartPole that shows NaN after so many steps."""
     return _NaN(gymnasium.make("CartPole-v1"), after)
+
+
+class _Blank(gymnasium.Env):
+    """The pixels of Atari games, always the same, in episodes of a thousand steps."""
+
+    observation_space = gymnasium.spaces.Box(0, 255, (84, 84, 4), np.uint8)
+    action_space = gymnasium.spaces.Discrete(6)
+
+    def __init__(self) -> None:
+        self._seen, self._left = np.zeros((84, 84, 4), np.uint8), 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self._left = 1000
+        return self._seen, {}
+
+    def step(self, action):
+        self._left -= 1
+        return self._seen, 0.0, not self._left, False, {}
+
+
+def blank() -> gymnasium.Env:
+    """Observations as of Atari games, at no cost."""
+    return _Blank()

@@ -18,6 +18,7 @@ from boonta.core.trace import Trace
 from boonta.core.types import Array, Params, TimeStep, Trajectory
 
 LIMIT = 10.0  # seconds that an ending run waits for a thread
+PATIENCE = 600.0  # seconds that a client waits for actions; a run in which nothing moves fails before
 CHECK = 0.2  # seconds between looks at whether all is over
 
 
@@ -98,7 +99,7 @@ class Part:
         self.envs = plan.envs // len(plan.inference)
         self.sessions: list[Session] = []
         present = lambda: sum(session.count for session in self.sessions)  # noqa: E731
-        self.batcher = Batcher(plan.minimum, plan.maximum, plan.deadline, present, plan.timeout)
+        self.batcher = Batcher(plan.minimum, plan.maximum, plan.deadline, present, PATIENCE)
 
 
 class Compiled(NamedTuple):

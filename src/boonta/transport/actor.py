@@ -27,7 +27,8 @@ class Actor(NamedTuple):
         name: what the server calls it.
         security: Security.
         workers: Workers, what steps environments in Python.
-        timeout: seconds that an answer of the server may take.
+        timeout: seconds that an answer may take: clients wait for a slow learner, and that a server is gone is noticed
+            by other means.
         patience: seconds without a server after which it gives up.
         restarts: how often environments may fail and be made anew.
     """
@@ -38,7 +39,7 @@ class Actor(NamedTuple):
     name: str
     security: Security
     workers: Workers
-    timeout: float = 60.0
+    timeout: float = 600.0
     patience: float = 300.0
     restarts: int = 3
 

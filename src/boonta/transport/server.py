@@ -1,6 +1,7 @@
 """The server's side of the wire: holds clients to the protocol, and knows nothing of what answers them."""
 
 import hmac
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -119,11 +120,12 @@ class Server:
             yield messages.FromServer(welcome=messages.Welcome(first=session.first, life=session.life, seed=self.seed))
             before, actions = None, np.resize(self.schema.no_actions, (count, *self.schema.no_actions.shape[1:]))
             for message in requests:
-                self._heard[context] = time.monotonic()
+                self._heard[context] = math.inf  # while it is the server that it waits for
                 if message.WhichOneof("kind") != "steps":
                     raise Malformed(f"expected steps, got {message.WhichOneof('kind')}")
                 timestep = self.schema.decode(message.steps.data, before, actions)
                 before, actions = np.asarray(timestep.step_type), session.act(timestep)
+                self._heard[context] = time.monotonic()
                 yield messages.FromServer(actions=messages.Actions(data=self.schema.encode_actions(actions)))
         except Malformed as error:
             why = f"it was dropped: {error}"
