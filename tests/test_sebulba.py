@@ -93,6 +93,31 @@ def test_lag_is_bounded_and_actors_wait_for_a_slow_learner(lag):
         threads.stop()
 
 
+@pytest.mark.parametrize("hold", [True, False])
+def test_parameters_may_be_held_for_an_unroll(hold):
+    threads, state = threads_of(count=1, lag=3)
+    threads.plan = threads.plan._replace(hold=hold)
+    (device,), seen = threads.plan.actors, []
+    compiled = threads._acting[device]
+
+    def act(params, version, *rest):
+        seen.append(int(version))
+        if not hold and len(seen) == 2:  # in the middle of an unroll
+            threads._latest = {device: (params, np.int32(7))}
+        return compiled.act(params, version, *rest)
+
+    threads._acting[device] = compiled._replace(act=act)
+    threads.start(state)
+    try:
+        for _ in range(6):
+            state, _, _ = threads.iterate(state)
+    finally:
+        threads.stop()
+    unrolls = [seen[i : i + LENGTH] for i in range(0, 6 * LENGTH, LENGTH)]
+    assert all(len(set(one)) == 1 for one in unrolls) == hold
+    assert len({one[0] for one in unrolls}) > 1
+
+
 def test_no_thread_outlives_a_run():
     threads, state = threads_of()
     threads.start(state)

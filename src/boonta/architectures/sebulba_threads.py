@@ -39,6 +39,8 @@ class Plan(NamedTuple):
         restarts: how often batches of environments may fail, together, before the run does.
         timeout: seconds without experience after which the run fails.
         finite: whether an observation or reward that is not finite counts as a failure of its environments.
+        hold: whether actors take new parameters only before a trajectory, as those do that have a network far away
+            from the learner, and not before every step.
     """
 
     actors: Sequence[Any]
@@ -49,6 +51,7 @@ class Plan(NamedTuple):
     restarts: int = 0
     timeout: float = 120.0
     finite: bool = False
+    hold: bool = False
 
 
 class Failed(RuntimeError):
@@ -239,9 +242,12 @@ class Threads:
     def _unroll(
         self, device: Any, act: Callable[..., Any], slot: Slot, timestep: TimeStep, environments: Guard
     ) -> tuple[Slot, TimeStep]:
+        latest = self._latest[device]
         for _ in range(self.unit.learning.unroll):
+            if not self.plan.hold:
+                latest = self._latest[device]
             with self.trace.span("act"):
-                slot, action = act(*self._latest[device], slot, timestep)
+                slot, action = act(*latest, slot, timestep)
                 action = np.asarray(action)
             with self.trace.span("step environments"):
                 timestep = environments.step(action)

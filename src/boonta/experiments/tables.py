@@ -52,6 +52,9 @@ class Sebulba:
     )
     envs: int = setting(0, "environments of a thread; 0 for what makes a batch of all threads", low=0)
     lag: int = setting(1, "most iterations that acting may be behind learning; 0 is synchronous", low=0)
+    refresh: Literal["step", "unroll"] = setting(
+        "step", "actors take new parameters before every step, or before every unroll as IMPALA's do"
+    )
     restarts: int = setting(3, "how often environments may fail and be made anew before the run fails", low=0)
     timeout: float = setting(120.0, "seconds without experience after which the run fails", low=1.0)
     workers: Literal["auto", "serial", "threads", "processes"] = setting("auto", "what steps Python environments")

@@ -47,7 +47,7 @@ class Sebulba(Hosted):
     def _plan(self, actors: list[Any], learners: list[Any], threads: int) -> None:
         """Who does what."""
         options, envs = self.options, self._envs(len(actors) * threads)
-        limits = (options.lag, options.restarts, options.timeout, self.drop)
+        limits = (options.lag, options.restarts, options.timeout, self.drop, options.refresh == "unroll")
         self.plan = Plan(actors, learners, threads, envs, *limits)
         self.unit = self._unit(envs, len(learners))
         self.half, self.player, self.synchronous = self.unit.learner, actors[0], options.lag == 0
