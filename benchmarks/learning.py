@@ -55,7 +55,7 @@ TASKS = {
         "ppo gym:CartPole-v1 --on sebulba --steps 2000000 --set env.hide=[1,3] --set agent.core=lstm", 350, 3
     ),
     "sebulba-ppo-halfcheetah": Task("ppo gym:HalfCheetah-v5 --on sebulba --steps 1000000", 1500, 3),
-    "sebulba-vtrace-pong": Task("vtrace ale:Pong --on sebulba", 18, 3),
+    "sebulba-vtrace-pong": Task("vtrace ale:Pong --on sebulba", 18),
     "sebulba-ppo-pong": Task("ppo ale:Pong --on sebulba", 18),
     "sebulba-vtrace-breakout": Task("vtrace ale:Breakout --on sebulba --steps 5000000", 30),
 }
