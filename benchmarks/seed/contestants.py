@@ -42,6 +42,7 @@ def wire(task: Task) -> Compiled:
     timestep.discount[:] = 1.0
     if ours:
         link = Link(address, Schema(echo.SPEC), count, -1, "benchmark", Security(), 60.0)
+        atexit.register(link.close)
         link.step(timestep)
         timestep.step_type[:] = 1
         once: Callable[[], Any] = lambda: link.step(timestep)  # noqa: E731
@@ -52,7 +53,9 @@ def wire(task: Task) -> Compiled:
             while turn.acquire():
                 yield data
 
-        call = grpc.insecure_channel(address).stream_stream(echo.METHOD)(requests())
+        channel = grpc.insecure_channel(address)
+        atexit.register(channel.close)
+        call = channel.stream_stream(echo.METHOD)(requests())
 
         def once() -> Any:
             turn.release()
@@ -185,7 +188,7 @@ def _server(words: list[str]) -> str:
     """Start an echo server; where it listens. It ends with this process."""
     command = [sys.executable, "-m", "benchmarks.seed.echo", *words]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    atexit.register(process.kill)
+    atexit.register(process.communicate)  # its stdin ends, and so does it
     assert process.stdout
     return process.stdout.readline().strip()
 
