@@ -187,7 +187,7 @@ def test_choices_of_network_and_batch_are_compared_and_drawn(tmp_path, monkeypat
     def train(task, seed, folder):
         asked.add((task.arguments, seed))
         folder.mkdir(exist_ok=True)
-        rows = [{"env_steps": 100 * i, "episode/return_mean": i + seed} for i in range(1, 6)]
+        rows = [{"env_steps": 100 * i, "episode/return_mean": i + seed, "episode/count": 2} for i in range(1, 6)]
         (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         record = {"commit": "abc", "result": {"eval_return_mean": 5.0 + seed, "seconds": 7.0}}
         (folder / "run.json").write_text(json.dumps(record))

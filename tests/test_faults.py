@@ -95,7 +95,12 @@ def trouble(fault, where, tmp_path, restarts):
     ]
 
 
-TOLD = {"raises": "the sky fell", "exits": "exit code 7", "segfaults": "exit code -11", "hangs": "did not answer"}
+TOLD = {
+    "raises": "the sky fell",
+    "exits": "exit code 7",
+    "segfaults": "exit code -11 (SIGSEGV)",
+    "hangs": "did not answer",
+}
 
 
 @pytest.mark.parametrize(
@@ -126,9 +131,11 @@ def test_past_the_budget_the_run_ends_with_the_cause(tmp_path):
     _, err = process.communicate(timeout=PATIENCE)
     assert time.monotonic() - began < 10
     assert process.returncode == 1
-    assert "exit code -11" in err
     assert "Traceback" in err
-    assert json.loads((folder / "run.json").read_text())["status"] == "failed"
+    record = json.loads((folder / "run.json").read_text())
+    assert record["status"] == "failed"
+    first, *_ = record["cause"].splitlines()
+    assert re.fullmatch(r"actor 0 died: Died: environment worker \d ended with exit code -11 \(SIGSEGV\)", first)
     assert gone(process)
 
 

@@ -21,6 +21,7 @@ RUN = (
     "--set architecture.envs=32"
 )
 POINTS = 40  # of a curve
+CURVE = ("env_steps", "episode/count", "episode/return_mean")
 USUAL = {"width": 128, "depth": 2, "batch": 32}
 ASKED = {"width": [32, 128, 512], "depth": [1, 2, 4], "batch": [8, 32, 128]}
 
@@ -67,9 +68,14 @@ def _measure(args: argparse.Namespace, axis: str, value: int, steps: int) -> Row
 
 
 def _curve(folder: Path, at: np.ndarray) -> np.ndarray:
-    """The mean return of the episodes that training finished, at these environment steps."""
-    told = [one for one in read_metrics(folder) if one.get("episode/return_mean") is not None]
-    return np.interp(at, [one["env_steps"] for one in told], [one["episode/return_mean"] for one in told])
+    """The mean return of the episodes that training finished between one of these environment steps and the next."""
+    told = [one for one in read_metrics(folder) if one.get("episode/count")]
+    steps, counts, means = (np.array([one[key] for one in told]) for key in CURVE)
+    where = np.minimum(np.searchsorted(at, steps), len(at) - 1)
+    episodes = np.bincount(where, counts, len(at))
+    with np.errstate(invalid="ignore"):
+        curve = np.bincount(where, counts * means, len(at)) / episodes
+    return np.interp(at, at[episodes > 0], curve[episodes > 0])
 
 
 if __name__ == "__main__":

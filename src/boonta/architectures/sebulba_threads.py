@@ -215,8 +215,9 @@ class Threads:
                 except Broken as error:
                     self.budget.spend(f"actor {which}", error)
                     life += 1
-        except BaseException:
-            self._failure = f"actor {which} died:\n{traceback.format_exc()}"
+        except BaseException as error:
+            (*_, last) = str(error).strip().splitlines() or [type(error).__name__]
+            self._failure = f"actor {which} died: {last}\n{traceback.format_exc()}"
 
     def _live(self, which: int, life: int) -> None:
         """One life of a thread's environments."""

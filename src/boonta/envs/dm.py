@@ -121,7 +121,9 @@ class Serial:
             raise ValueError(f"{self.spec.name} cannot be drawn: it has no physics")
         try:
             return np.asarray(physics.render(*PIXELS, camera_id=0), np.uint8)
-        except (RuntimeError, ImportError) as error:
+        except Exception as error:  # MuJoCo's own, which is known only where MuJoCo is, or a library's
+            if not isinstance(error, RuntimeError | ImportError) and type(error).__name__ != "FatalError":
+                raise
             raise ValueError(f"{self.spec.name} cannot be drawn: {error} (MUJOCO_GL=egl needs no display)") from error
 
     def close(self) -> None:

@@ -36,7 +36,7 @@ def make(name: str, hide: Sequence[int] = (), **settings: Any) -> host.Host:
     except gymnasium.error.Error as error:
         raise unknown("environment of the family 'gym'", name, names()) from error
     hidden = tuple(hide) if isinstance(hide, Sequence) else (hide,)
-    made = of(f"gym:{name}", partial(_one, name, hidden, **settings), settings)
+    made = of(f"gym:{name}", partial(_one, name, hidden, **settings), settings | ({"hide": hide} if hide else {}))
     if "render_mode" in settings:
         return made
     return made._replace(drawn=partial(make, name, hide, render_mode="rgb_array", **settings))
@@ -115,6 +115,10 @@ class Serial:
             return np.asarray(self.environments[0].render(), np.uint8)
         except gymnasium.error.Error as error:  # such as a package that is not installed
             raise ValueError(f"{self.spec.name} cannot be drawn: {error}") from error
+        except Exception as error:  # MuJoCo's own, which is known only where MuJoCo is
+            if type(error).__name__ != "FatalError":
+                raise
+            raise ValueError(f"{self.spec.name} cannot be drawn: {error} (MUJOCO_GL=egl needs no display)") from error
 
     def close(self) -> None:
         parts.close_all(self.environments)

@@ -108,7 +108,8 @@ class Processes:
                 except (EOFError, OSError):
                     self.processes[i].join(1.0)
                     code = self.processes[i].exitcode
-                    raise Died(f"environment worker {i} ended with exit code {code}") from None
+                    named = f" ({signal.Signals(-code).name})" if code is not None and code < 0 else ""
+                    raise Died(f"environment worker {i} ended with exit code {code}{named}") from None
                 if answer:
                     raise Died(f"environment worker {i} raised:\n{answer}")
                 del waiting[i]

@@ -244,7 +244,9 @@ class Driver:
             if kept
             else "no checkpoint was made yet"
         )
-        raise Failed(f"{name}{who} is not finite at step {step}; {last}; `--on-nan ignore` goes on regardless")
+        seen = name.startswith(("observation", "reward"))
+        drop = ", on Sebulba `--on-nan drop` makes such environments anew" if seen else ""
+        raise Failed(f"{name}{who} is not finite at step {step}; {last}; `--on-nan ignore` goes on regardless{drop}")
 
     @contextmanager
     def _log(self) -> Iterator[Log]:
