@@ -93,7 +93,7 @@ def test_stores_are_filled_and_measured(store, what, ends):
     assert made.run(0)["steps"] > 0
     if store != "compressed":
         assert made.facts["bytes_per_frame"] >= 84 * 84
-    assert stores.frames_held(16) == 640
+    assert stores.frames_held(16) == 640 + 960
 
 
 def test_a_drill_harms_a_run_that_goes_on(monkeypatch, tmp_path):

@@ -99,6 +99,28 @@ def test_two_replicas_of_sebulba_learn_what_two_learner_devices_learn(tmp_path):
         assert one.get("episode/count") == two.get("episode/count")
 
 
+@pytest.mark.parametrize("agent", ["ppo", "dqn"])
+def test_two_hosts_of_seed_learn_together(agent, tmp_path):
+    """From each trajectory once, and from replay in the memory of each host."""
+    folder = tmp_path / "run"
+    small = {
+        "ppo": assigned(agent__batch=8, agent__unroll=8, agent__minibatches=2),
+        "dqn": assigned(
+            agent__batch=8, agent__unroll=4, agent__minimum=64, agent__capacity=512, agent__replay_ratio=1,
+            architecture__chunk=8,
+        ),
+    }[agent]  # fmt: skip
+    words = ["train", agent, "gym:CartPole-v1", "--on", "seed", "--config", "none", "--steps", "2000", "--json"]
+    more = assigned(architecture__envs=8, architecture__actors=1, agent__hidden=8, run__eval_episodes=2)
+    (code, out, err), (other_code, other_out, other_err) = together([*words, "--out", str(folder), *small, *more])
+    assert (code, other_code) == (0, 0), err + other_err
+    summary = json.loads(out.splitlines()[-1])
+    assert 1500 < summary["env_steps"] <= 2000 and summary["updates"] > 5
+    assert "env_steps" not in other_out
+    assert status(folder)["devices"]["processes"] == 2
+    assert next(row for row in reversed(rows(folder)) if "batch_mean" in row)["clients/environments"] == 4
+
+
 def test_evaluations_beside_training_are_saved_by_all_hosts_and_one_signal_ends_them(tmp_path):
     folder = tmp_path / "run"
     words = [word for word in sebulba(folder) if word != "--synchronous"]

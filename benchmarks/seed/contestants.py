@@ -10,6 +10,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +86,7 @@ def remote(task: Task) -> Compiled:
 
     from boonta.core import host
     from boonta.experiments.systems.seed import _door
-    from boonta.transport.client import Link
+    from boonta.transport.client import Link, Lost
     from boonta.transport.security import Security
     from boonta.transport.server import Server
     from boonta.transport.wire import Schema
@@ -105,6 +106,10 @@ def remote(task: Task) -> Compiled:
     going, seen = threading.Event(), []
 
     def play() -> None:
+        with suppress(Lost):  # at the end
+            stepping()
+
+    def stepping() -> None:
         link = Link(server.address, schema, task["count"], -1, "benchmark", Security(), 60.0)
         timestep = host.empty(system.spec, task["count"])
         timestep.discount[:] = 1.0

@@ -78,9 +78,10 @@ class Stage:
         self.actors = [self.act(i) for i in range(ACTORS)]
 
     def begin(self) -> None:
-        """A server and all actors, and a first checkpoint."""
+        """A server, all actors there, and a first checkpoint."""
         self.serve()
         self.act_all()
+        self.until("all actors", lambda: self.last("clients/environments") == ACTORS * ENVS)
         self.until("the first checkpoint", lambda: any(self.run.glob("checkpoints/*/checksums.json")))
 
     def rows(self) -> list[dict[str, Any]]:
@@ -171,7 +172,10 @@ class Stalling:
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         since = time.monotonic()
-        there, back = await asyncio.open_unix_connection(self._to)
+        try:
+            there, back = await asyncio.open_unix_connection(self._to)
+        except OSError:  # the server is not up yet
+            return writer.close()
         await asyncio.gather(self._pass(reader, back, since), self._pass(there, writer, since))
 
     async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, since: float) -> None:

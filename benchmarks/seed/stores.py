@@ -25,13 +25,13 @@ Store = tuple[Callable[[], Any], Callable[[], Any], Callable[[], int]]
 
 
 def fills(capacity: int) -> int:
-    """How many insertions fill a replay."""
+    """How many insertions fill a replay, those included that wait to be complete."""
     return -(-capacity // ENVS) + LENGTH // UNROLL
 
 
 def frames_held(capacity: int) -> int:
-    """Steps that a full replay holds: a sequence begins in each of them every 40."""
-    return capacity * UNROLL
+    """Steps that a full replay holds: a sequence begins every 40, and the last ones of each environment wait."""
+    return capacity * UNROLL + ENVS * LENGTH
 
 
 def wanted(batch: int, capacity: int) -> Experience:
@@ -42,7 +42,8 @@ def wanted(batch: int, capacity: int) -> Experience:
 def host(capacity: int, batch: int, compress: bool = False) -> Store:
     """Ours in the host's memory."""
     pieces = _pieces()
-    replay = HostReplay(wanted(batch, capacity), batch, capacity, _of(next(pieces), 0), STACK, compress)
+    waiting = ENVS * LENGTH // UNROLL
+    replay = HostReplay(wanted(batch, capacity), batch, capacity + waiting, _of(next(pieces), 0), STACK, compress)
 
     def insert() -> None:
         chunk = next(pieces)

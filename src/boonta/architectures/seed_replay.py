@@ -131,7 +131,8 @@ class Feeder:
         with self.trace.span("sample"):
             sample = self.replay.sample()
         with self.trace.span("place"):
-            placed = jax.device_put(sample, self._sharding)
+            # Each host's own samples are its part of the whole.
+            placed = jax.tree.map(lambda x: jax.make_array_from_process_local_data(self._sharding, x), sample)
         while not self._stopping:
             try:
                 self._drawn.put(Drawn(placed, sample.ids), timeout=CHECK)

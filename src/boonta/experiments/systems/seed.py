@@ -33,6 +33,7 @@ from boonta.experiments.systems.protocol import Failed
 from boonta.experiments.tables import Seed as Options
 from boonta.replay.host import HostReplay
 from boonta.replay.limiter import Limiter
+from boonta.replay.windows import windows
 from boonta.transport.security import Security
 from boonta.transport.server import Refused, Server
 from boonta.transport.wire import Schema
@@ -186,7 +187,9 @@ class Seed(Hosted):
         wanted, params = one.experience, jax.eval_shape(self.agent.init, jax.random.key(0))
         batch, capacity = wanted.batch // hosts, -(-wanted.capacity // hosts)
         kept = {"stack": self.spec.stack, "compress": options.compress, "seed": self.seed + jax.process_index()}
-        replay = HostReplay(wanted, batch, capacity, self.unit.piece(params), **kept)
+        sizes = windows(wanted)
+        waiting = self.plan.envs * sizes.pieces * sizes.each  # for the pieces that complete them
+        replay = HostReplay(wanted, batch, capacity + waiting, self.unit.piece(params), **kept)
         least, each = -(-wanted.minimum // hosts), replay.sizes.each
         limiter = Limiter(wanted.samples_per_insert, least, each, batch, options.band, options.timeout)
         return Replaying(
