@@ -66,7 +66,8 @@ class Checkpoints:
         args = ocp.args.Composite(state=ocp.args.StandardSave(data), facts=ocp.args.JsonSave(facts))
         rank = _LOWEST if score is None or np.isnan(score) else score
         try:
-            if replaces := env_steps in self.steps():
+            # All hosts have looked before the first one moves anything.
+            if replaces := agreement.together(env_steps in self.steps()):
                 self._rename(str(env_steps), _ASIDE + str(env_steps))
             self._manager.save(env_steps, args=args, metrics={"score": rank})
             self._manager.wait_until_finished()
