@@ -308,6 +308,8 @@ def slow_learner(stage: Stage) -> dict[str, Any]:
     if not flat:
         raise RuntimeError(f"memory grew from {middle:.0f} to {last:.0f} MB")
     waiting = stage.last("time/inference/wait for the learner")
+    if waiting < 0.3:
+        raise RuntimeError(f"the learner was not slow: inference waited for it {waiting:.0%} of its time")
     return {"memory_middle_mb": middle, "memory_last_mb": last, "inference_waits_for_learner": waiting}
 
 
@@ -360,7 +362,7 @@ DRILLS: dict[str, tuple[Callable[[Stage], dict[str, Any]], str, dict[str, Any]]]
     "malformed messages": (fuzz, "ppo", PPO),
     "NaN from an environment": (nan, "ppo", PPO),
     "a slow actor": (slow_actor, "ppo", PPO),
-    "a slow learner": (slow_learner, "ppo", PPO | {"agent.epochs": 40}),
+    "a slow learner": (slow_learner, "ppo", PPO | {"agent.epochs": 20, "agent.hidden": "512,512", "agent.learning_rate": 3e-4}),
     "kill -9 of the server": (kill_server, "dqn", DQN),
     "SIGTERM of the server": (terminate_server, "dqn", DQN),
     "the clock set back": (clock, "ppo", PPO),
