@@ -150,3 +150,15 @@ def test_every_agent_runs_with_actors_of_its_own(agent, tmp_path, capfd):
     rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     last = [row for row in rows if "updates" in row][-1]
     assert last["clients/joined"] == 2 and last["policy_lag_mean"] >= 0
+
+
+def test_a_server_that_others_can_reach_is_refused_before_anything_begins(tmp_path, capfd, monkeypatch):
+    monkeypatch.setenv("BOONTA_TOKEN", "")
+    words = ["serve", "ppo", "gym:CartPole-v1", "--address", "0.0.0.0:0", "--out", str(tmp_path / "run"), *SMALL]
+    assert main(words) == 2
+    assert capfd.readouterr().err.strip().endswith("127.0.0.1:PORT and unix:PATH do not")
+    assert main([*words, "--certificate", "x"]) == 2
+    assert "--certificate and --key go together" in capfd.readouterr().err
+    assert main([*words, "--certificate", "no.pem", "--key", "no.pem", "--token", "x"]) == 2
+    assert "no.pem cannot be read" in capfd.readouterr().err
+    assert not (tmp_path / "run").exists()

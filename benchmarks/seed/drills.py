@@ -5,14 +5,15 @@ an evaluation must reach the bar; then the run is asked to end, and must have be
 """
 
 import asyncio
+import os
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -56,8 +57,8 @@ class Stage:
         self._all: list[subprocess.Popen[bytes]] = []
         self._log = (folder / "log").open("ab")
 
-    def serve(self, resume: bool = False, before: str = "") -> None:
-        """Start the server, or go on with its run. `before`: Python that its process begins with."""
+    def serve(self, resume: bool = False, before: str = "", more: Sequence[str] = ()) -> None:
+        """Start the server, or go on with its run. `before`: Python that its process begins with; `more`: options."""
         words = ["serve", "--json"]
         if resume:
             words += ["--resume", str(self.run)]
@@ -66,12 +67,16 @@ class Stage:
             words += ["--out", str(self.run), "--config", "none"]
             words += [word for key, value in self.settings.items() for word in ("--set", f"{key}={value}")]
         code = f"{before}\nfrom boonta.cli import run\nrun()"
-        self.server = self._start([sys.executable, "-c", code, *words])
+        self.server = self.start([sys.executable, "-c", code, *words, *more])
 
     def act(self, i: int, env: str = "gym:CartPole-v1", address: str = "") -> subprocess.Popen[bytes]:
         """Start the actor of the i-th share of the environments."""
+        return self.start(self.actor(i, env, address))
+
+    def actor(self, i: int, env: str = "gym:CartPole-v1", address: str = "") -> list[str]:
+        """The command of that."""
         words = [env, "--server", address or self.address, "--envs", str(ENVS), "--first", str(i * ENVS)]
-        return self._start([sys.executable, "-m", "boonta", "actor", *words, "--name", f"actor {i}"])
+        return [sys.executable, "-m", "boonta", "actor", *words, "--name", f"actor {i}"]
 
     def act_all(self) -> None:
         """Start all actors."""
@@ -143,8 +148,10 @@ class Stage:
             process.wait()
         self._log.close()
 
-    def _start(self, words: list[str]) -> subprocess.Popen[bytes]:
-        process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=self._log, cwd=ROOT)
+    def start(self, words: list[str], **variables: str) -> subprocess.Popen[bytes]:
+        """Start a command, with these environment variables too; it ends with the drill."""
+        environment = os.environ | variables
+        process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=self._log, cwd=ROOT, env=environment)
         self._all.append(process)
         return process
 
@@ -352,6 +359,72 @@ def clock(stage: Stage) -> dict[str, Any]:
     return {"dropped": stage.last("clients/dropped")}
 
 
+def hosts(stage: Stage) -> dict[str, Any]:
+    """Actors on two hosts, each a network namespace, over TCP with certificates and a token; others are refused."""
+    import trustme
+
+    authority = trustme.CA()
+    files = {
+        name: str(stage.folder / f"{name}.pem") for name in ("authority", "server", "server-key", "mine", "mine-key")
+    }
+    authority.cert_pem.write_to_path(files["authority"])
+    ours = [f"10.77.{i}.1" for i in range(2)]
+    for name, issued in (("server", authority.issue_cert(*ours)), ("mine", authority.issue_cert("actor.example"))):
+        issued.cert_chain_pems[0].write_to_path(files[name])
+        issued.private_key_pem.write_to_path(files[f"{name}-key"])
+    secret, signed = {"BOONTA_TOKEN": "secret"}, ["--authority", files["authority"]]
+    certified = ["--certificate", files["mine"], "--key", files["mine-key"]]
+    with _namespaces() as there:
+        stage.address = "0.0.0.0:28472"
+        mine = ["--certificate", files["server"], "--key", files["server-key"]]
+        stage.serve(more=mine)
+        code = stage.server.wait(60.0)
+        if code != 2 or "needs --certificate, --key and --token" not in stage.said():
+            raise RuntimeError(f"a server without a token began:\n{stage.said()[-3000:]}")
+        stage.serve(more=[*mine, *signed, "--token", "secret"])
+
+        def act(i: int, *words: str, **variables: str) -> subprocess.Popen[bytes]:
+            host = i % 2
+            inside = ["ip", "netns", "exec", there[host]]
+            return stage.start([*inside, *stage.actor(i, address=f"{ours[host]}:28472"), *words], **variables)
+
+        stage.actors = [act(i, *signed, *certified, **secret) for i in range(ACTORS)]
+        stage.until("all actors", lambda: stage.last("clients/environments") == ACTORS * ENVS)
+        joined, refused = stage.last("clients/joined"), {}
+        for name, words, variables in (
+            ("no token", [*signed, *certified], {}),
+            ("another token", [*signed, *certified], {"BOONTA_TOKEN": "guess"}),
+            ("no certificate", signed, secret),
+            ("no TLS", [], secret),
+        ):
+            process = act(ACTORS, *words, "--patience", "2", **variables)
+            refused[name] = process.wait(60.0)
+        if any(code != 1 for code in refused.values()) or stage.last("clients/joined") != joined:
+            raise RuntimeError(f"somebody came in: {refused}\n{stage.said()[-3000:]}")
+        return {"hosts": 2, "refused": len(refused), **stage.learned()}
+
+
+@contextmanager
+def _namespaces() -> Iterator[list[str]]:
+    """Two network namespaces that reach this one at 10.77.0.1 and 10.77.1.1."""
+    names = [f"boonta-{os.getpid()}-{i}" for i in range(2)]
+    try:
+        for i, name in enumerate(names):
+            for words in (
+                f"netns add {name}",
+                f"link add boonta{i} type veth peer name inside netns {name}",
+                f"addr add 10.77.{i}.1/24 dev boonta{i}",
+                f"link set boonta{i} up",
+                f"-n {name} addr add 10.77.{i}.2/24 dev inside",
+                f"-n {name} link set inside up",
+            ):
+                subprocess.run(["ip", *words.split()], check=True)
+        yield names
+    finally:
+        for name in names:
+            subprocess.run(["ip", "netns", "delete", name], check=False)
+
+
 # drill: agent, settings
 DRILLS: dict[str, tuple[Callable[[Stage], dict[str, Any]], str, dict[str, Any]]] = {
     "kill -9 of an actor": (kill_one, "ppo", PPO),
@@ -362,10 +435,15 @@ DRILLS: dict[str, tuple[Callable[[Stage], dict[str, Any]], str, dict[str, Any]]]
     "malformed messages": (fuzz, "ppo", PPO),
     "NaN from an environment": (nan, "ppo", PPO),
     "a slow actor": (slow_actor, "ppo", PPO),
-    "a slow learner": (slow_learner, "ppo", PPO | {"agent.epochs": 20, "agent.hidden": "512,512", "agent.learning_rate": 3e-4}),
+    "a slow learner": (
+        slow_learner,
+        "ppo",
+        PPO | {"agent.epochs": 20, "agent.hidden": "512,512", "agent.learning_rate": 3e-4},
+    ),
     "kill -9 of the server": (kill_server, "dqn", DQN),
     "SIGTERM of the server": (terminate_server, "dqn", DQN),
     "the clock set back": (clock, "ppo", PPO),
+    "two hosts, certificates and a token": (hosts, "ppo", PPO),
 }
 
 
@@ -380,17 +458,23 @@ def main(argv: Sequence[str] | None = None) -> list[Row]:
     rows = []
     shown = table("Drills on SEED", "drill", "return after", "seconds to that", "told")
     for name, (drill, agent, settings) in chosen.items():
+        if drill is hosts and os.geteuid():
+            notes.print(f"SKIPPED: {name}: network namespaces need root")
+            continue
         with tempfile.TemporaryDirectory(prefix="drill-") as folder:
             stage = Stage(Path(folder), agent, settings)
             try:
                 facts = drill(stage)
-                learned = stage.learned()
+                learned = facts if "eval_return_mean" in facts else stage.learned()
             finally:
                 stage.end()
-        rows.append(row(args, name, "ours", [learned["eval_return_mean"]], "return", **learned, facts=facts))
-        told = ", ".join(f"{key} {value:.4g}" for key, value in facts.items() if isinstance(value, int | float))
-        shown.add_row(name, f"{learned['eval_return_mean']:.0f}", f"{learned['seconds_to_bar']:.0f}", told)
-        notes.print(f"{name}: {told}; {learned['eval_return_mean']:.0f}")
+        keys = ("eval_return_mean", "seconds_to_bar", "env_steps")
+        told = {key: value for key, value in facts.items() if key not in keys}
+        reached = {key: learned[key] for key in keys}
+        rows.append(row(args, name, "ours", [learned["eval_return_mean"]], "return", **reached, facts=told))
+        words = ", ".join(f"{key} {value:.4g}" for key, value in told.items() if isinstance(value, int | float))
+        shown.add_row(name, f"{learned['eval_return_mean']:.0f}", f"{learned['seconds_to_bar']:.0f}", words)
+        notes.print(f"{name}: {words}; {learned['eval_return_mean']:.0f}")
     return finish(args, rows, shown)
 
 

@@ -5,7 +5,7 @@ import shlex
 import sys
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +15,7 @@ from boonta.core.settings import Refused
 from boonta.experiments import agreement, files, machine, systems
 from boonta.experiments import config as configuration
 from boonta.experiments.agreement import Interrupted
+from boonta.experiments.checkpoint import FOLDER
 from boonta.experiments.config import Config
 from boonta.experiments.driver import Driver
 from boonta.experiments.systems import Failed
@@ -50,8 +51,14 @@ def train(config: Config, folder: Path, resume: bool = False, quiet: bool = Fals
     if resume:  # what stands in the folder is touched only once it is clear that the run can go on
         record = files.read_json(folder / "run.json")
         record["resumed"] = [*record.get("resumed", []), now]
-    with _explained():
-        run = Driver(config, folder, system, resume, quiet)
+    try:
+        with _explained():
+            run = Driver(config, folder, system, resume, quiet)
+    except Refused:
+        with suppress(OSError):  # empty folders, that a better command may want
+            (folder / FOLDER).rmdir()
+            folder.rmdir()
+        raise
     now["devices"] = record["devices"] = system.describe()  # starting may have chosen anew
     if record.get("status") == "done" and run.mark.done == system.iterations:
         print("boonta: it has made all its steps already", file=sys.stderr)

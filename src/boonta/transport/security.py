@@ -46,7 +46,8 @@ def check_server(address: str, security: Security) -> None:
     """Hold a server to what its address asks for.
 
     Raises:
-        ValueError: other machines can reach it, and nothing says who may; or half a certificate.
+        ValueError: other machines can reach it, and nothing says who may; half a certificate; a file that cannot be
+            read.
     """
     if bool(security.certificate) != bool(security.key):
         raise ValueError("--certificate and --key go together")
@@ -55,6 +56,7 @@ def check_server(address: str, security: Security) -> None:
             f"{address} can be reached from other machines, so it needs --certificate, --key and --token; "
             "127.0.0.1:PORT and unix:PATH do not"
         )
+    security.bytes()
 
 
 def _read(path: str) -> bytes | None:

@@ -17,6 +17,7 @@ from boonta.architectures import learner, seed, seed_threads
 from boonta.architectures.batching import Closed
 from boonta.architectures.seed_learners import Passing, Replaying
 from boonta.architectures.seed_threads import Plan, Session, Taken, Threads
+from boonta.core import settings
 from boonta.core.environment import check
 from boonta.core.faults import Broken, Budget
 from boonta.core.host import Workers
@@ -34,7 +35,7 @@ from boonta.experiments.tables import Seed as Options
 from boonta.replay.host import HostReplay
 from boonta.replay.limiter import Limiter
 from boonta.replay.windows import windows
-from boonta.transport.security import Security
+from boonta.transport.security import Security, check_server
 from boonta.transport.server import Refused, Server
 from boonta.transport.wire import Schema
 
@@ -99,6 +100,10 @@ class Seed(Hosted):
             check(self.environment)
         if self.options.trace:
             timeline(self.trace, self.options.trace)  # now, for it may be refused
+        try:
+            check_server(self.options.address or "unix:", self._security())
+        except ValueError as error:
+            raise settings.Refused(str(error)) from error
         self._life = (int(facts["life"]) // RESUMED + 1) * RESUMED if facts else 0
         self.threads = Threads(self.unit, self.spec, self.plan, self.seed, self.trace)
         return self.learner.init(self._overrides())
@@ -216,13 +221,16 @@ class Seed(Hosted):
         options = self.options
         own = Path(tempfile.mkdtemp(prefix="boonta-")) / "server"
         address = options.address or f"unix:{own}"
-        security = Security(options.certificate, options.key, options.authority, os.environ.get("BOONTA_TOKEN", ""))
         limits = (self.plan.maximum, options.clients, options.silence)
-        self.server = Server(address, Schema(self.spec), _door(threads), self.seed, security, *limits)
+        self.server = Server(address, Schema(self.spec), _door(threads), self.seed, self._security(), *limits)
         if not options.local:
             print(f"boonta: serving {self.name} at {self.server.address}", file=sys.stderr)
         self._processes = [self._actor(i) for i in range(self.actors)]
         threads.look = self._mend
+
+    def _security(self) -> Security:
+        options = self.options
+        return Security(options.certificate, options.key, options.authority, os.environ.get("BOONTA_TOKEN", ""))
 
     def _actor(self, i: int) -> "subprocess.Popen[bytes]":
         assert self.server is not None
