@@ -18,7 +18,7 @@ PICTURES = ROOT / "docs" / "curves"
 
 def main() -> list[Path]:
     """Draw all whose results are there; the files."""
-    drawn = []
+    drawn = _stability()
     for name, one in {"shapes": _shapes, "efficiency": _efficiency}.items():
         results = RESULTS / f"{name}.jsonl"
         if not results.is_file():
@@ -38,6 +38,27 @@ def main() -> list[Path]:
         drawn.append(PICTURES / f"{name}.png")
         figure.savefig(drawn[-1])
     return drawn
+
+
+def _stability() -> list[Path]:
+    """Returns over settings, the highest first, of each way of inferring; nothing where there are no results."""
+    results = RESULTS / "stability.jsonl"
+    if not results.is_file():
+        return []
+    rows = [json.loads(line) for line in results.read_text("utf-8").splitlines()]
+    figure = Figure((5.2, 3.4), dpi=144, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    for name, colour in zip(dict.fromkeys(row["contestant"] for row in rows), LIGHT.lines, strict=False):
+        values = sorted((row["median"] for row in rows if row["contestant"] == name), reverse=True)
+        axes.plot(range(1, len(values) + 1), values, color=colour, marker="o", markersize=3, label=name)
+    axes.grid(color=LIGHT.grid, linewidth=0.6)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.set_xlabel("settings, the best first")
+    axes.set_ylabel("return")
+    axes.legend(frameon=False, fontsize=8)
+    figure.savefig(PICTURES / "stability.png")
+    return [PICTURES / "stability.png"]
 
 
 def _shapes(axes: Axes, rows: list[tuple[str, dict]]) -> None:

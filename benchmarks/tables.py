@@ -166,18 +166,23 @@ def _first(row: Row) -> str:
 
 def _matrix() -> str:
     found = {row["name"]: row for row in _learning()}
-    shown = {"CartPole": "cartpole", "HalfCheetah": "halfcheetah", "Pong": "pong", "Breakout": "breakout"}
+    shown = {
+        "CartPole": "cartpole", "CartPole without velocities": "blind-cartpole", "HalfCheetah": "halfcheetah",
+        "Memory of 20 steps": "memory", "MinAtar Breakout": "minatar-breakout", "Pong": "pong", "Breakout": "breakout",
+    }  # fmt: skip
 
     def told(prefix: str, agent: str) -> str:
         cells = []
         for task, name in shown.items():
             if row := found.get(f"{prefix}{agent}-{name}"):
                 seeds = len(row["members"])
-                cells.append(f"{task} {row['eval_return_mean']:.0f} on {seeds} seed{'s' * (seeds > 1)}")
+                mean = row["eval_return_mean"]
+                cells.append(f"{task} {mean:.{0 if abs(mean) >= 10 else 1}f} on {seeds} seed{'s' * (seeds > 1)}")
         return "; ".join(cells) or "not measured yet"
 
-    lines = [[f"`{agent}`", told("", agent), told("sebulba-", agent)] for agent in ("ppo", "vtrace")]
-    return _table(["agent, greedy return after training", "anakin", "sebulba"], lines)
+    places = ("", "sebulba-", "seed-")
+    lines = [[f"`{agent}`", *(told(place, agent) for place in places)] for agent in ("ppo", "vtrace", "dqn", "r2d2")]
+    return _table(["agent, greedy return after training", "anakin", "sebulba", "seed"], lines)
 
 
 def _pong() -> str:
@@ -303,6 +308,97 @@ def _convolution() -> str:
     return _table(head, lines) + _where(rows)
 
 
+def _drills() -> str:
+    rows = _rows("drills")
+    lines = []
+    for row in rows:
+        told = ", ".join(
+            f"{key.replace('_', ' ')} {value:.3g}"
+            for key, value in row["facts"].items()
+            if isinstance(value, int | float)
+        )
+        lines.append([row["cell"], told, f"{row['median']:.0f}", f"{row['seconds_to_bar']:.0f}"])
+    head = ["what happens", "what was counted", "return in evaluation after it", "seconds to that"]
+    return _table(head, lines) + _where(rows)
+
+
+def _wire() -> str:
+    rows = [row for row in _rows("latency") if row["cell"] == "wire"]
+    lines = [[row["contestant"], f"{1e3 * row['latency']:.3f}", f"{row['of_raw']:.2f}"] for row in rows]
+    return _table(["server", "ms", "of plain gRPC"], lines) + _where(rows)
+
+
+def _latency() -> str:
+    rows = [row for row in _rows("latency") if row["cell"] != "wire"]
+    cells = {(row["cell"], row["contestant"]): f"{1e3 * row['latency']:.2f}" for row in rows}
+    names = list(dict.fromkeys(cell for cell, _ in cells))
+    lines = [[name.split("/")[1], *(cells[name, who] for who in ("of its own", "of a server"))] for name in names]
+    return _table(["filters", "a network of its own, ms", "a server, ms"], lines) + _where(rows)
+
+
+def _throughput() -> str:
+    rows = [row for row in _rows("throughput") if not row["cell"].startswith("server")]
+    lines = [
+        [
+            row["cell"],
+            row["contestant"],
+            _short(row["median"]),
+            *(f"{row[key]:.2f}" if key in row else "" for key in ("of_sebulba", "of_rllib")),
+        ]
+        for row in rows
+    ]
+    return _table(["environment", "who", "steps/s", "of Sebulba", "of RLlib"], lines) + _where(rows)
+
+
+def _server() -> str:
+    rows = [row for row in _rows("throughput") if row["cell"].startswith("server")]
+    rates = {tuple(row["cell"].split("/")[1:]): _short(row["median"]) for row in rows}
+    actors, envs = (list(dict.fromkeys(key[i] for key in rates)) for i in range(2))
+    lines = [[one, *(rates[one, other] for other in envs)] for one in actors]
+    return _table(["steps/s", *envs], lines) + _where(rows)
+
+
+def _replay() -> str:
+    rows = _rows("replay")
+    found = {(row["cell"], row["contestant"]): row for row in rows}
+    lines = []
+    for name in dict.fromkeys(who for _, who in found):
+        inserted, sampled = (found[what, name] for what in ("insert", "sample"))
+        size = [f"{sampled['bytes_per_frame']:.0f}", f"{sampled['of_frame']:.2f}"]
+        lines.append([name, _short(inserted["median"]), _short(sampled["median"]), *size])
+    head = ["replay", "pieces of 40 steps in/s", "sequences of 120 steps out/s", "bytes a step", "of its frame"]
+    return _table(head, lines) + _where(rows)
+
+
+def _cost() -> str:
+    rows = _rows("cost")
+    found = {(row["cell"], row["contestant"]): row for row in rows}
+    lines = []
+    for name in dict.fromkeys(cell for cell, _ in found):
+        near, far = (found[name, who] for who in ("near", "SEED"))
+        cells = [text for row in (near, far) for text in _cost_of(row)]
+        lines.append([name, *cells, f"{near['dollars_per_billion'] / far['dollars_per_billion']:.2f}"])
+    head = ["filters", "near, frames/s", "near, dollars", "SEED, frames/s", "SEED, dollars", "ratio"]
+    hour = f"\n\n{rows[0]['dollars_per_hour']:.3f} dollars an hour." if rows else ""
+    return _table(head, lines) + hour + _where(rows)
+
+
+def _cost_of(row: Row) -> list[str]:
+    return [_short(row["frames_per_second"]), f"{row['dollars_per_billion']:.0f}"]
+
+
+def _stability() -> str:
+    rows = _rows("stability")
+    lines = []
+    for name in dict.fromkeys(row["contestant"] for row in rows):
+        values = sorted(row["median"] for row in rows if row["contestant"] == name)
+        quarter = values[: max(len(values) // 4, 1)]
+        mean, low = sum(values) / len(values), sum(quarter) / len(quarter)
+        lines.append([name, f"{mean:.0f}", f"{low:.0f}", f"{sum(v > 400 for v in values)} of {len(values)}"])
+    picture = "\n\n![Returns, sorted](curves/stability.png)" if rows else ""
+    return _table(["inference", "mean return", "of the lowest quarter", "above 400"], lines) + _where(rows) + picture
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "peers": _peers,
     "summary": _summary,
@@ -316,6 +412,14 @@ TABLES: dict[str, Callable[[], str]] = {
     "shapes": _shapes,
     "efficiency": _efficiency,
     "soak": _soak,
+    "drills": _drills,
+    "wire": _wire,
+    "latency": _latency,
+    "throughput": _throughput,
+    "server": _server,
+    "replay": _replay,
+    "cost": _cost,
+    "stability": _stability,
 }
 
 if __name__ == "__main__":
