@@ -61,8 +61,8 @@ RUN, BLIND = ["--out", "{new}.gif"], ["watch", "{blind}"]
 BAD = {
     "agent": (["train", "pppo", "boonta:catch"], ["unknown agent 'pppo'", "did you mean 'ppo'", "vtrace"]),
     "agent of no module": (["train", "nomodule:agent", "boonta:catch"], ["'nomodule:agent'", "no module 'nomodule'"]),
-    "agent of no name": (["train", ":agent", "boonta:catch"], ["':agent'", "ppo, vtrace"]),
-    "agent relative": (["train", "..my:agent", "boonta:catch"], ["'..my:agent'", "ppo, vtrace"]),
+    "agent of no name": (["train", ":agent", "boonta:catch"], ["':agent'", "ppo, dqn, r2d2, vtrace"]),
+    "agent relative": (["train", "..my:agent", "boonta:catch"], ["'..my:agent'", "ppo, dqn, r2d2, vtrace"]),
     "agent that is none": (["train", "json:dumps", "boonta:catch"], ["'json:dumps'", "Settings"]),
     "environment as agent": (["train", "gymnax:CartPole-v1"], ["'gymnax:CartPole-v1'", "name the agent before it"]),
     "body beyond the image": (
@@ -311,9 +311,9 @@ def test_list(capsys):
     for what in ("agents", "envs", "architectures", "recipes"):
         assert call(["list", what]) == 0
         listed[what] = capsys.readouterr().out.splitlines()
-    assert listed["agents"] == ["ppo", "vtrace"]
+    assert listed["agents"] == ["ppo", "dqn", "r2d2", "vtrace"]
     assert "boonta:catch" in listed["envs"]
-    assert listed["architectures"] == ["anakin", "sebulba"]
+    assert listed["architectures"] == ["anakin", "sebulba", "seed"]
     assert [line.split()[0] for line in listed["recipes"]] == list(registry.recipes())
     assert call(["list"]) == 0
     everything = capsys.readouterr().out

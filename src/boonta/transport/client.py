@@ -25,6 +25,7 @@ OPTIONS = [
     ("grpc.max_send_message_length", LARGEST),
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.ping_timeout_ms", 10_000),  # by itself a minute, whatever keepalive says
     ("grpc.http2.max_pings_without_data", 0),
 ]
 FINAL = (

@@ -83,6 +83,7 @@ class Server:
             ("grpc.max_send_message_length", max(most * 1024, SMALLEST)),
             ("grpc.keepalive_time_ms", 10_000),
             ("grpc.keepalive_timeout_ms", 10_000),
+            ("grpc.http2.ping_timeout_ms", 10_000),
             ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
             ("grpc.http2.max_pings_without_data", 0),
             ("grpc.so_reuseport", 0),
