@@ -1,6 +1,7 @@
 """The contract of replays, held by each of ours; windows, lives, stacks and chances."""
 
 import threading
+import time
 from collections import Counter
 
 import jax
@@ -172,7 +173,8 @@ def test_windows_on_the_host_are_the_stream(sampler, length, period, unroll, sta
             continue
         if i == 40:
             again = hosted(stream, sampler, length, period, unroll, stack, compress=compress)
-            again.restore(replay.arrays())
+            with replay.arrays() as arrays:
+                again.restore(arrays)
             assert len(again) == len(replay) and again.nbytes() == replay.nbytes()
             replay = again
         some = replay.sample()
@@ -230,12 +232,26 @@ def test_nothing_is_drawn_from_nothing():
         hosted(stream, "uniform", 4, 4, 4, 1).sample()
 
 
+def test_nobody_inserts_while_a_checkpoint_is_written():
+    stream = streams(1, 13, 1)
+    replay = hosted(stream, "uniform", 4, 4, 4, 1)
+    pieces_ = [jax.tree.map(lambda x: np.asarray(x[0]), piece_of(stream, i, 4, np.zeros(1, int))) for i in range(2)]
+    replay.insert(pieces_[0])
+    thread = threading.Thread(target=replay.insert, args=(pieces_[1],), daemon=True)
+    with replay.arrays() as arrays:
+        thread.start()
+        time.sleep(0.1)
+        assert thread.is_alive() and len(replay) == 0 and arrays["numbers"][0] == 1
+    thread.join(20)
+    assert not thread.is_alive() and len(replay) == 1
+
+
 def test_a_replay_made_otherwise_is_refused():
     stream = streams(1, 9, 1)
     kept = hosted(stream, "uniform", 4, 4, 4, 1)
     kept.insert(jax.tree.map(lambda x: np.asarray(x[0]), piece_of(stream, 0, 4, np.zeros(1, int))))
-    with pytest.raises(ValueError, match="timesteps/observation is uint8"):
-        hosted(stream, "uniform", 4, 2, 2, 1).restore(kept.arrays())
+    with pytest.raises(ValueError, match="timesteps/observation is uint8"), kept.arrays() as arrays:
+        hosted(stream, "uniform", 4, 2, 2, 1).restore(arrays)
 
 
 # Chances

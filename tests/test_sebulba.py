@@ -20,6 +20,7 @@ from boonta.cli import main
 from boonta.core.host import Workers
 from boonta.core.trace import Trace
 from boonta.envs.served import serve
+from boonta.experiments import config, systems
 from boonta.experiments.metrics import read_metrics
 from tests.watching import watched
 
@@ -408,3 +409,20 @@ def test_threads_that_would_wait_are_told_of(tmp_path, capfd):
 def test_anakin_refuses_what_steps_on_the_host(tmp_path, capfd):
     assert main(["train", "ppo", "gym:CartPole-v1", "--out", str(tmp_path / "run")]) == 2
     assert "use --on sebulba" in capfd.readouterr().err
+
+
+def test_replay_knows_the_environments_of_all_threads():
+    settings = ["agent.batch=8", "agent.unroll=4", "agent.n_step=1", "agent.minimum=1000000", "agent.hidden=8"]
+    where = ["architecture.threads=2", "architecture.envs=4", "architecture.lag=1"]
+    resolved = config.resolve(
+        "dqn", "boonta:catch", "sebulba", "none", assignments=[*settings, *where], run={"steps": 10**6}
+    )
+    system = systems.build(resolved)
+    try:
+        state, made, _ = system.advance(system.start(), 8, lambda: False)
+        (replay,) = state.replays.values()
+        pieces = int(jax.device_get(replay.written)[0])
+        assert len(made["health"][0]) == 8 and pieces >= 4 * 8
+        assert int(jax.device_get(replay.count)[0]) == 4 * (pieces - 8)  # the last piece of each waits for another
+    finally:
+        system.close()

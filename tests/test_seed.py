@@ -18,6 +18,7 @@ from boonta.core import random
 from boonta.core.host import Workers
 from boonta.core.trace import Trace
 from boonta.envs.served import serve
+from boonta.experiments import config, systems
 
 LENGTH = 5
 
@@ -162,3 +163,44 @@ def test_a_server_that_others_can_reach_is_refused_before_anything_begins(tmp_pa
     assert main([*words, "--certificate", "no.pem", "--key", "no.pem", "--token", "x"]) == 2
     assert "no.pem cannot be read" in capfd.readouterr().err
     assert not (tmp_path / "run").exists()
+
+
+def made(agent="ppo", *assignments):
+    words = ["agent.batch=8", "agent.unroll=8", "agent.hidden=8", *assignments]
+    return systems.build(
+        config.resolve(agent, "gym:CartPole-v1", "seed", "none", assignments=words, run={"steps": 999})
+    )
+
+
+@pytest.mark.parametrize(("there", "envs", "actors"), [(6, 32, 4), (12, 64, 8), (2, 5, 1), (3, 6, 3)])
+def test_as_many_actors_as_cores_that_divide_the_environments(there, envs, actors, monkeypatch):
+    monkeypatch.setattr("boonta.experiments.systems.seed.cores", lambda: there)
+    assert made("ppo", f"architecture.envs={envs}").actors == actors
+
+
+@pytest.mark.parametrize(
+    ("agent", "assignments", "words"),
+    [
+        ("ppo", ["architecture.envs=8", "architecture.actors=3"], "architecture.actors must be one of 1, 2, 4, 8"),
+        ("ppo", ["architecture.envs=8", "architecture.actors=1", "architecture.maximum=4"], "one of 2, 4, 8.*got 1"),
+        ("ppo", ["architecture.envs=9", "architecture.inference=2"], "must be a multiple of the number of inference"),
+        ("ppo", ["architecture.certificate=x"], "set architecture.local=false"),
+        ("dqn", ["agent.replay_ratio=0"], "samples per insert must be above 0"),
+        (
+            "dqn",
+            ["agent.batch=9", "architecture.learners=2", "architecture.inference=1"],
+            "agent.batch must be a multiple of the learner devices",
+        ),
+    ],
+)
+def test_who_does_what_must_fit(agent, assignments, words):
+    with pytest.raises(ValueError, match=words):
+        made(agent, *assignments)
+
+
+def test_a_run_on_many_devices_is_evaluated_on_one(tmp_path, capfd):
+    more = ["--set", "architecture.envs=4", "--set", "agent.batch=4", "--set", "agent.unroll=4", "--steps", "200"]
+    words = ["train", "vtrace", "boonta:catch", "--on", "seed", "--inference", "[0,1]", "--learners", "2"]
+    assert main([*words, *more, "--out", str(tmp_path / "run"), *SMALL]) == 0
+    assert main(["eval", str(tmp_path / "run"), "--episodes", "2", "--json"]) == 0
+    assert json.loads(capfd.readouterr().out.splitlines()[-1])["eval_episodes"] == 2

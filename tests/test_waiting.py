@@ -11,8 +11,8 @@ from boonta.architectures.batching import Batcher, Closed, buckets
 from boonta.replay.limiter import Limiter, Stalled
 
 
-def batcher(minimum=4, maximum=8, deadline=0.05, present=100, timeout=20.0):
-    return Batcher(minimum, maximum, deadline, lambda: present, timeout)
+def batcher(minimum=4, maximum=8, deadline=0.05, present=100):
+    return Batcher(minimum, maximum, deadline, lambda: present)
 
 
 def asking(one, *rows):
@@ -22,7 +22,7 @@ def asking(one, *rows):
     def ask(i, n):
         try:
             got[i] = one.ask(f"caller {i}", n)
-        except (Closed, TimeoutError) as error:
+        except Closed as error:
             got[i] = type(error)
 
     threads = [threading.Thread(target=ask, args=pair, daemon=True) for pair in enumerate(rows)]
@@ -98,9 +98,13 @@ def test_callers_go_when_it_closes():
     assert one.take(20) == []
 
 
-def test_a_caller_does_not_wait_for_ever():
-    with pytest.raises(TimeoutError, match=r"no action in 0.05 s"):
-        batcher(timeout=0.05).ask("x", 1)
+def test_callers_go_when_it_closes_with_their_requests_taken():
+    one = batcher(minimum=1)
+    got, threads = asking(one, 1)
+    assert one.take(20)
+    one.close()
+    finished(threads)
+    assert set(got.values()) == {Closed}
 
 
 def test_sizes_of_batches():
@@ -120,14 +124,41 @@ def test_a_band_that_could_deadlock_is_refused():
 
 def test_it_says_who_waits_and_what_was_counted():
     one = Limiter(1.0, 10, inserting=1, sampling=4, timeout=0.05)
-    with pytest.raises(
-        Stalled, match=r"sampling waited 0.05 s .* 0 windows inserted \(minimum 10\), 0 sampled, 1 samples"
-    ):
+    told = r"sampling waited 0.05 s .* 0 windows inserted \(minimum 10\), 0 sampled, 1 samples"
+    with pytest.raises(Stalled, match=told):
         one.sample(4)
     one.inserts(13)
-    with pytest.raises(Stalled, match="inserting waited"):
-        one.may_insert(1)
-    assert one.waiting == "inserting"
+    thread = threading.Thread(target=one.may_insert, args=(1,), daemon=True)
+    thread.start()
+    time.sleep(0.2)  # longer than sampling would wait: a learner may be busy
+    assert thread.is_alive() and one.waiting == "inserting"
+    assert one.sample(4)
+    thread.join(20)
+    assert not thread.is_alive() and one.waiting == ""
+
+
+def test_the_minimum_is_filled_whatever_the_band():
+    one = Limiter(8.0, 1000, inserting=32, sampling=32)
+    for _ in range(32):
+        assert one.may_insert(32)
+        one.inserts(32)
+    assert one.inserted == 1024
+
+
+def test_inserts_keep_a_wait_for_the_minimum_alive():
+    one = Limiter(1.0, 10, inserting=1, sampling=4, timeout=0.5)
+    thread = threading.Thread(target=one.sample, args=(4,), daemon=True)
+    thread.start()
+    for _ in range(14):
+        time.sleep(0.1)
+        one.inserts(1)
+    thread.join(20)
+    assert not thread.is_alive() and one.sampled == 4
+
+
+def test_a_ratio_of_nothing_is_refused():
+    with pytest.raises(ValueError, match="samples per insert must be above 0"):
+        Limiter(0.0, 10, inserting=1, sampling=1)
 
 
 def test_all_go_when_it_stops():
@@ -149,7 +180,7 @@ def test_all_go_when_it_stops():
     wider=st.floats(1.0, 3.0),
 )
 def test_neither_side_waits_for_ever_and_the_ratio_is_kept(ratio, minimum, inserting, sampling, wider):
-    least = Limiter(ratio, minimum, inserting, sampling).band
+    least = float(Limiter(ratio, minimum, inserting, sampling).band)
     one = Limiter(ratio, minimum, inserting, sampling, band=least * wider, timeout=20)
     errors, done = [], threading.Event()
 

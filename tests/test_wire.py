@@ -61,7 +61,8 @@ def test_what_is_sent_arrives(name, count):
 
 
 def test_the_schema_is_said_in_words():
-    assert Schema(PIXELS).text == ("observation u1[3,3,2]\nreward f4[]\ndiscount f4[]\nstep_type i1[]\n->\naction i4[]")
+    lines = ["observation u1[3,3,2]", "reward f4[]", "discount f4[]", "step_type i1[]", "->", "action i4[] < 4"]
+    assert Schema(PIXELS).text == "\n".join(lines)
     assert Schema(MANY).text.startswith("observation/a i4[]\nobservation/legal b1[3]\nobservation/z f4[2]\n")
     assert len({Schema(spec).fingerprint for spec in SPECS.values()}) == len(SPECS)
 
@@ -82,6 +83,7 @@ def altered(field, value):
         (Schema(MANY).encode(timestep(MANY, 3, MID)), "2 time steps are"),
         (altered("z", np.nan), "observation/z is not finite"),
         (altered("reward", np.inf), "reward is not finite"),
+        (altered("reward", 3e38), "reward must be within"),
         (altered("discount", 2.0), "discount must be from -1 to 1"),
         (altered("step_type", 3), "step_type must be 0, 1 or 2"),
         (altered("step_type", -1), "step_type must be 0, 1 or 2"),
@@ -252,10 +254,39 @@ def test_a_message_that_is_too_large_is_refused(serving):
 def test_a_client_that_says_nothing_is_dropped(serving):
     address, room = serving(silence=0.5)
     quiet = link(address)
-    eventually(lambda: room.here == 0)
+    eventually(lambda: room.left == ["it said nothing for 0.5 s"])
     with pytest.raises(Lost):
         quiet.step(timestep(PIXELS, 2))
     quiet.close()
+
+
+def test_who_does_not_greet_is_dropped(serving, monkeypatch):
+    monkeypatch.setattr("boonta.transport.server.GREETING", 0.3)
+    address, _ = serving(silence=1000.0)
+    over = threading.Event()
+
+    def silent():
+        over.wait(20)
+        yield from ()
+
+    channel = grpc.insecure_channel(address)
+    call = channel.stream_stream(messages.METHOD)(silent())
+    with pytest.raises(grpc.RpcError) as caught:
+        next(call)
+    assert caught.value.code().name == "CANCELLED"
+    over.set()
+    channel.close()
+
+
+def test_no_token_goes_in_clear_to_other_machines():
+    with pytest.raises(ValueError, match="a token for 192.0.2.1:1 needs --authority"):
+        link("192.0.2.1:1", security=Security(token="x"))
+
+
+def test_an_address_that_is_taken_is_refused(serving):
+    address, _ = serving()
+    with pytest.raises(OSError, match="cannot be listened at"):
+        serving(address=address)
 
 
 def test_a_server_that_does_not_answer_is_left(serving):

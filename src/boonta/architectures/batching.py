@@ -5,6 +5,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+CHECK = 1.0  # seconds between looks at whether all is over
+
 
 class Closed(Exception):
     """The batcher takes no more requests, or gives up those that it has."""
@@ -27,11 +29,10 @@ class Batcher:
         maximum: rows of a batch; a request has no more.
         deadline: seconds after the first request when a batch goes whatever it has.
         present: () -> rows of all callers that are there.
-        timeout: seconds that a caller waits for an answer.
     """
 
-    def __init__(self, minimum: int, maximum: int, deadline: float, present: Callable[[], int], timeout: float) -> None:
-        self.minimum, self.maximum, self.deadline, self.timeout = minimum, maximum, deadline, timeout
+    def __init__(self, minimum: int, maximum: int, deadline: float, present: Callable[[], int]) -> None:
+        self.minimum, self.maximum, self.deadline = minimum, maximum, deadline
         self.batches = self.rows = 0  # taken so far
         self._present = present
         self._waiting: list[Request] = []
@@ -41,11 +42,10 @@ class Batcher:
         self._changed = threading.Condition()
 
     def ask(self, content: Any, rows: int) -> Any:
-        """The answer to a request.
+        """The answer to a request, however long it takes: who answers may have to wait for a learner.
 
         Raises:
             Closed: there will be none.
-            TimeoutError: there was none in time.
         """
         request = Request(content, rows)
         with self._changed:
@@ -55,8 +55,9 @@ class Batcher:
                 self._since = time.monotonic()
             self._waiting.append(request)
             self._changed.notify_all()
-        if not request.ready.wait(self.timeout):
-            raise TimeoutError(f"no action in {self.timeout:g} s")
+        while not request.ready.wait(CHECK):
+            if self._closed:  # after it was taken
+                raise Closed
         if request.answer is None:
             raise Closed
         return request.answer

@@ -114,9 +114,7 @@ def fused(agent: Agent, envs: int, shards: int, everyone: int = 0, stack: int = 
         shares[name] = _Share(replay, each, updates * rounds // each, least)
 
     def made(lasting: bool, example: Trajectory) -> Stored:
-        for name, learner in agent.learners.items():
-            if jax.tree.leaves(example.memory) and windows(learner.experience).each > 1:
-                raise ValueError(f"{name}'s experience.unroll must be its period: a memory is kept once for each")
+        check_memory(agent, example.memory)
         return {
             name: share.replay.init(example)
             for name, share in shares.items()
@@ -154,6 +152,17 @@ def fused(agent: Agent, envs: int, shards: int, everyone: int = 0, stack: int = 
 
     total = sum(share.updates for share in shares.values())
     return Learning(unroll, rounds, total, partial(made, True), partial(made, False), insert, learn)
+
+
+def check_memory(agent: Agent, memory: PyTree) -> None:
+    """Hold an agent that remembers to windows that begin where pieces do.
+
+    Raises:
+        ValueError: several windows begin in a piece, which keeps the memory of its first step alone.
+    """
+    for name, learner in agent.learners.items():
+        if jax.tree.leaves(memory) and windows(learner.experience).each > 1:
+            raise ValueError(f"{name}'s experience.unroll must be its period: a memory is kept once for each")
 
 
 _Carry = tuple[PyTree, Params, PyTree]

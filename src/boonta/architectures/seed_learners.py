@@ -1,7 +1,9 @@
 """What learns in SEED: from each trajectory once, or from replay on the host."""
 
+import queue
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import jax
@@ -10,13 +12,13 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from boonta.architectures.learner import State, halves, sampled, sampled_updater, shipper, starter, updater
-from boonta.architectures.learning import fused
+from boonta.architectures.learning import check_memory, fused
 from boonta.architectures.seed import Seed, Told
 from boonta.architectures.seed_replay import Drawn, Feeder
 from boonta.architectures.seed_threads import LIMIT, Failed, Threads
 from boonta.core import devices, health, random
 from boonta.core.agent import Agent
-from boonta.core.types import Array, Ids, Sample, Trajectory
+from boonta.core.types import Array, Ids, Params, Sample, Trajectory
 from boonta.replay.host import HostReplay
 from boonta.replay.limiter import Limiter
 
@@ -78,9 +80,9 @@ class Passing:
         """There is no replay."""
         return {}
 
-    def arrays(self) -> dict[str, np.ndarray]:
+    def arrays(self) -> AbstractContextManager[dict[str, np.ndarray]]:
         """There is no replay."""
-        return {}
+        return nullcontext({})
 
     def restore(self, arrays: dict[str, np.ndarray]) -> None:
         """There is no replay."""
@@ -107,6 +109,7 @@ class Replaying:
         self, agent: Agent, unit: Seed, replay: HostReplay, limiter: Limiter, there: Sequence[Any], seed: int,
         ahead: int, drawers: int,
     ) -> None:  # fmt: skip
+        check_memory(agent, unit.piece(jax.eval_shape(agent.init, jax.random.key(0))).memory)
         self.unit, self.replay, self.limiter, self.seed = unit, replay, limiter, seed
         self.ahead, self.drawers, self.updates = ahead, drawers, 1
         self.half = sampled(agent, len(unit.observed))
@@ -116,7 +119,7 @@ class Replaying:
         self._mesh = devices.mesh(list(there))
         self._update: Any = sampled_updater(self.half, self._mesh)
         self._feeder: Feeder | None = None
-        self._told: list[Told] = []
+        self._told: queue.SimpleQueue[Told] = queue.SimpleQueue()
         self._due: tuple[Any, Array] | None = None  # ids and priorities of the last update
 
     def init(self, settings: dict[str, Array]) -> State:
@@ -154,17 +157,17 @@ class Replaying:
         """
         feeder = self._fed(state, threads)
         with threads.trace.span("wait for samples"):
-            drawn = _waited(threads, lambda: self._get(feeder), threads.silence)
+            why, inserted = lambda: self._silence(threads), lambda: self.limiter.inserted
+            drawn = _waited(threads, lambda: self._get(feeder), why, inserted)
         with threads.trace.span("learn"):
             state, metrics, priorities = self._update(state.params, tuple(state[1:]), drawn.sample)
-            self._params = state.params
+            self._params = _here(state.params)
             self._revise()  # of the update before, while this one runs
             self._due = (drawn.ids, priorities)
             jax.block_until_ready(metrics)
         with threads.trace.span("publish"):
             threads.publish(state.params, state.updates)
-        told, self._told = self._told, []
-        return state, metrics, told
+        return state, metrics, [self._told.get() for _ in range(self._told.qsize())]
 
     def counts(self) -> dict[str, float]:
         """What to tell of the replay: windows in it, and how often each was sampled so far."""
@@ -172,10 +175,11 @@ class Replaying:
         ratio = self.limiter.sampled / inserted if inserted > 0 else float("nan")
         return {"replay/windows": float(len(self.replay)), "replay/samples_per_insert": ratio}
 
-    def arrays(self) -> dict[str, np.ndarray]:
-        """The replay, and what was counted around it."""
-        counted = np.asarray([self.limiter.inserted, self.limiter.sampled])
-        return self.replay.arrays() | {"limiter": counted}
+    @contextmanager
+    def arrays(self) -> Iterator[dict[str, np.ndarray]]:
+        """The replay, and what was counted around it; meanwhile it stands still."""
+        with self.replay.arrays() as arrays:
+            yield arrays | {"limiter": np.asarray([self.limiter.inserted, self.limiter.sampled])}
 
     def restore(self, arrays: dict[str, np.ndarray]) -> None:
         """What `arrays` gave, before the first iteration.
@@ -191,10 +195,15 @@ class Replaying:
         if self._feeder:
             self._feeder.stop(LIMIT)
 
+    def _silence(self, threads: Threads) -> str:
+        waiting = f"; {self.limiter.waiting} waits" if self.limiter.waiting else ""
+        counted = f"{self.limiter.inserted} windows inserted (minimum {self.limiter.minimum})"
+        return f"{threads.silence()}; {counted}, {self.limiter.sampled} sampled{waiting}"
+
     def _fed(self, state: State, threads: Threads) -> Feeder:
         """The feeder, started with the first iteration."""
         if self._feeder is None:
-            self._params = state.params
+            self._params = _here(state.params)
             first = None
             if self.half.first is not None:
                 compiled = jax.jit(self.half.first)
@@ -203,7 +212,8 @@ class Replaying:
             def take() -> Trajectory | None:
                 if (item := threads.take()) is None:
                     return None
-                self._told += item.told
+                for one in item.told:
+                    self._told.put(one)
                 return item.chunk
 
             self._feeder = Feeder(
@@ -223,15 +233,24 @@ class Replaying:
             self.replay.revise(ids, np.concatenate([np.asarray(x.data) for x in priorities.addressable_shards]))
 
 
+def _here(params: Params) -> Params:
+    """As one device of this host has them: hosts give first priorities each at its own time."""
+    return jax.tree.map(lambda x: x.addressable_data(0), params)
+
+
 def _names(metrics: dict[str, Any]) -> list[str]:
     return health.names({key: value for key, value in metrics.items() if not key.startswith("policy_lag")})
 
 
-def _waited(threads: Threads, take: Callable[[], Any], why: Callable[[], str]) -> Any:
-    """What `take` gives, once it gives something."""
-    end = time.monotonic() + threads.plan.timeout
-    while time.monotonic() < end:
+def _waited(
+    threads: Threads, take: Callable[[], Any], why: Callable[[], str], moved: Callable[[], int] = lambda: 0
+) -> Any:
+    """What `take` gives, once it gives something; while what `moved` counts grows, that may take its time."""
+    since, before = time.monotonic(), moved()
+    while time.monotonic() < since + threads.plan.timeout:
         threads.check()
         if (taken := take()) is not None:
             return taken
+        if (now := moved()) != before:
+            since, before = time.monotonic(), now
     raise Failed(why())

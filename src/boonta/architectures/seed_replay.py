@@ -102,16 +102,16 @@ class Feeder:
         each = self.replay.sizes.each
         with self.trace.span("fetch"):
             chunk = jax.device_get(chunk)
-        ids: list[Ids] = []
-        for i in range(len(chunk.origin.environment)):
-            with self.trace.span("wait for samples"):
-                if not self.limiter.may_insert(each):
-                    return
-            with self.trace.span("insert"):
-                ids.append(self.replay.insert(nests.mapped(lambda x, i=i: x[i], chunk)))
-            self.limiter.inserts(len(ids[-1].place))
+        pieces = range(len(chunk.origin.environment))
+        with self.trace.span("wait for samples"):
+            if not self.limiter.may_insert(len(pieces) * each):
+                return
+        with self.trace.span("insert"):
+            ids = [self.replay.insert(nests.mapped(lambda x, i=i: x[i], chunk)) for i in pieces]
+            complete = nests.mapped(lambda *parts: np.concatenate(parts), ids[0], *ids[1:])
         if self._first is not None:
-            self._prioritize(nests.mapped(lambda *parts: np.concatenate(parts), ids[0], *ids[1:]), len(ids) * each)
+            self._prioritize(complete, len(pieces) * each)
+        self.limiter.inserts(len(complete.place))
 
     def _prioritize(self, ids: Ids, most: int) -> None:
         """First priorities; of so many windows at most, so that nothing is compiled again."""

@@ -18,7 +18,6 @@ from boonta.core.trace import Trace
 from boonta.core.types import Array, Params, TimeStep, Trajectory
 
 LIMIT = 10.0  # seconds that an ending run waits for a thread
-PATIENCE = 600.0  # seconds that a client waits for actions; a run in which nothing moves fails before
 CHECK = 0.2  # seconds between looks at whether all is over
 
 
@@ -81,7 +80,6 @@ class Session:
 
         Raises:
             Closed: all is over.
-            TimeoutError: there was no answer.
         """
         return self.part.batcher.ask((self, timestep), self.count)
 
@@ -99,7 +97,7 @@ class Part:
         self.envs = plan.envs // len(plan.inference)
         self.sessions: list[Session] = []
         present = lambda: sum(session.count for session in self.sessions)  # noqa: E731
-        self.batcher = Batcher(plan.minimum, plan.maximum, plan.deadline, present, PATIENCE)
+        self.batcher = Batcher(plan.minimum, plan.maximum, plan.deadline, present)
 
 
 class Compiled(NamedTuple):

@@ -167,6 +167,8 @@ def alone(config: Config) -> Config:
     changes: dict[str, Any] = {"devices": 1}
     if config.architecture == "sebulba":
         changes = {"actors": "auto", "learners": "auto", "trace": ""}
+    if config.architecture == "seed":
+        changes = {"inference": "auto", "learners": "auto", "trace": "", "actors": 0}
     return config._replace(architecture_settings=replace(config.architecture_settings, **changes))
 
 

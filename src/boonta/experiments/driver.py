@@ -220,7 +220,8 @@ class Driver:
         """The state as it is now, with its replays, of which there are no others."""
         steps = self.system.at(self.mark.done)
         if kept := self.config.run.save_replay and self.system.replaying:
-            self.replays.save(steps, self.system.replays(self.state))
+            with self.system.replays(self.state) as arrays:
+                self.replays.save(steps, arrays)
         self.checkpoints.save(steps, self.system.rest(self.state), self._facts(), None)
         if kept:
             self.replays.forget_all_but(steps)

@@ -2,6 +2,8 @@
 
 import threading
 import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 
@@ -26,7 +28,7 @@ class HostReplay:
         example: one piece, or its shapes.
         stack: frames in an observation of the environment (`Spec.stack`).
         compress: keep observations compressed: less memory for more time.
-        seed: of what is drawn.
+        seed: of what is drawn, any number of integers.
 
     Raises:
         ValueError: windows that do not begin every period, or an unknown sampler.
@@ -40,7 +42,7 @@ class HostReplay:
         example: Trajectory,
         stack: int = 1,
         compress: bool = False,
-        seed: int = 0,
+        seed: Sequence[int] = (0,),
     ) -> None:
         if experience.sampler not in SAMPLERS:
             raise ValueError(f"experience.sampler must be {', '.join(SAMPLERS)}, got {experience.sampler!r}")
@@ -61,7 +63,7 @@ class HostReplay:
         self._weights = Weights(self.places * self.sizes.each)
         self._highest = 1.0
         self._count = 0
-        self._random = np.random.default_rng(seed)
+        self._seed, self._random = seed, np.random.default_rng(seed)
         self._lock, self._writing = threading.Lock(), threading.Lock()
 
     def __len__(self) -> int:
@@ -160,8 +162,9 @@ class HostReplay:
                 self._weights.put(place[there], self._raised(priorities))
                 self._highest = max(self._highest, float(priorities.max()))
 
-    def arrays(self) -> dict[str, np.ndarray]:
-        """Everything there is, for a checkpoint."""
+    @contextmanager
+    def arrays(self) -> Iterator[dict[str, np.ndarray]]:
+        """Everything there is, for a checkpoint: not copied, so nobody inserts, draws or revises meanwhile."""
         with self._writing, self._lock:
             there = min(self._written, self.places)
             kept = {f"pieces/{name}": x[:there] for name, x in nests.named(self._pieces)}
@@ -170,7 +173,7 @@ class HostReplay:
                 [key, *due, *numbers, *[-1] * (self.sizes.pieces - len(numbers))]
                 for key, (due, numbers) in self._tails.items()
             ]
-            return kept | {
+            yield kept | {
                 "packed": np.frombuffer(b"".join(packed), np.uint8),
                 "packed_sizes": np.asarray([len(part) for part in packed], np.int64),
                 "generation": self._generation,
@@ -182,7 +185,7 @@ class HostReplay:
             }
 
     def restore(self, arrays: dict[str, np.ndarray]) -> None:
-        """What `arrays` gave, in a replay made alike.
+        """What `arrays` gave, to a replay made alike.
 
         Raises:
             ValueError, KeyError: it was made otherwise.
@@ -197,6 +200,7 @@ class HostReplay:
             self._weights.put(np.arange(len(arrays["weights"])), arrays["weights"])
             self._written, self._count = (int(x) for x in arrays["numbers"])
             self._highest = float(arrays["highest"])
+            self._random = np.random.default_rng([*self._seed, self._written])  # what was drawn is not drawn again
             self._tails = {
                 int(key): ((int(life), int(step)), [int(n) for n in numbers if n >= 0])
                 for key, life, step, *numbers in arrays["tails"]

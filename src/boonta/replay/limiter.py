@@ -2,11 +2,13 @@
 
 import threading
 import time
-from collections.abc import Callable
+from fractions import Fraction
+
+CHECK = 1.0  # seconds between looks at the clock
 
 
 class Stalled(TimeoutError):
-    """One side waited too long for the other; the message says which, and what was counted."""
+    """Sampling waited too long; the message says what was counted."""
 
 
 class Limiter:
@@ -14,6 +16,7 @@ class Limiter:
 
     With d = ratio (inserted - minimum) - sampled, inserting waits while d would rise above the band and sampling while
     it would fall below minus the band, so never both: the band holds at least half of what one of each moves.
+    Inserting never waits before the minimum is there.
 
     Args:
         ratio: samples per insert.
@@ -21,39 +24,48 @@ class Limiter:
         inserting: windows that are inserted at a time, at most.
         sampling: windows that are drawn at a time.
         band: of the error, in samples; 0 for the least that cannot deadlock.
-        timeout: seconds that either side waits.
+        timeout: seconds without an insert that sampling waits. Inserting waits as long as nobody samples: a learner may
+            be busy with something else.
 
     Raises:
-        ValueError: a band that could make both sides wait for ever.
+        ValueError: a ratio of 0, or a band that could make both sides wait for ever.
     """
 
     def __init__(
         self, ratio: float, minimum: int, inserting: int, sampling: int, band: float = 0.0, timeout: float = 120.0
     ) -> None:
-        least = (ratio * inserting + sampling) / 2
-        if band and band < least:
+        if ratio <= 0.0:
+            raise ValueError(f"samples per insert must be above 0, got {ratio:g}")
+        exact = Fraction(ratio).limit_denominator(1_000_000)  # rounding must not make both sides wait
+        least = (exact * inserting + sampling) / 2
+        if band and band < float(least) * (1 - 1e-9):
             raise ValueError(
-                f"the limiter's band must be at least {least:g} (half of {inserting} inserted x {ratio:g} + {sampling} "
-                f"sampled at a time), got {band:g}: else both sides could wait for ever"
+                f"the limiter's band must be at least {float(least):g} (half of {inserting} inserted x {ratio:g} + "
+                f"{sampling} sampled at a time), got {band:g}: else both sides could wait for ever"
             )
-        self.ratio, self.minimum, self.band, self.timeout = ratio, minimum, band or least, timeout
+        self.ratio, self.minimum, self.timeout = ratio, minimum, timeout
+        self._exact, self.band = exact, max(Fraction(band), least)
         self.inserted = self.sampled = 0
+        self._moved = time.monotonic()  # when something was inserted
         self.waiting = ""  # who waits now
         self._stopped = False
         self._changed = threading.Condition()
 
     def may_insert(self, count: int) -> bool:
-        """Wait until so many windows may be inserted; False where all is over.
-
-        Raises:
-            Stalled: nobody sampled for too long.
-        """
-        return self._wait("inserting", lambda: self._ahead(count) <= self.band)
+        """Wait until so many windows may be inserted; False where all is over."""
+        with self._changed:
+            may = lambda: self.inserted < self.minimum or self._ahead(count) <= self.band  # noqa: E731
+            while not self._stopped and not may():
+                self.waiting = "inserting"
+                self._changed.wait(CHECK)
+            self._go_on("inserting")
+            return not self._stopped
 
     def inserts(self, count: int) -> None:
         """Count windows that were inserted, and can be drawn now."""
         with self._changed:
             self.inserted += count
+            self._moved = time.monotonic()
             self._changed.notify_all()
 
     def sample(self, count: int) -> bool:
@@ -62,8 +74,21 @@ class Limiter:
         Raises:
             Stalled: nobody inserted for too long.
         """
-        enough = lambda: self.inserted >= self.minimum and self._ahead(0) - count >= -self.band  # noqa: E731
-        return self._wait("sampling", enough, count)
+        with self._changed:
+            since = time.monotonic()
+            enough = lambda: self.inserted >= self.minimum and self._ahead(0) - count >= -self.band  # noqa: E731
+            while not self._stopped and not enough():
+                self.waiting = "sampling"
+                if time.monotonic() > max(since, self._moved) + self.timeout:
+                    raise Stalled(
+                        f"sampling waited {self.timeout:g} s for inserts: {self.inserted} windows inserted (minimum "
+                        f"{self.minimum}), {self.sampled} sampled, {self.ratio:g} samples per insert"
+                    )
+                self._changed.wait(min(CHECK, self.timeout))
+            self._go_on("sampling")
+            self.sampled += 0 if self._stopped else count
+            self._changed.notify_all()
+            return not self._stopped
 
     def stop(self) -> None:
         """Let everybody go."""
@@ -71,22 +96,10 @@ class Limiter:
             self._stopped = True
             self._changed.notify_all()
 
-    def _ahead(self, count: int) -> float:
+    def _ahead(self, count: int) -> Fraction:
         """How many samples the inserts, and so many more, are ahead."""
-        return self.ratio * max(self.inserted + count - self.minimum, 0) - self.sampled
+        return self._exact * max(self.inserted + count - self.minimum, 0) - self.sampled
 
-    def _wait(self, who: str, may: Callable[[], bool], sampled: int = 0) -> bool:
-        end = time.monotonic() + self.timeout
-        with self._changed:
-            while not self._stopped and not may():
-                self.waiting = who
-                if not self._changed.wait(max(end - time.monotonic(), 0.0)) and time.monotonic() >= end:
-                    raise Stalled(
-                        f"{who} waited {self.timeout:g} s for the other side: {self.inserted} windows inserted "
-                        f"(minimum {self.minimum}), {self.sampled} sampled, {self.ratio:g} samples per insert"
-                    )
-            if self.waiting == who:
-                self.waiting = ""
-            self.sampled += 0 if self._stopped else sampled
-            self._changed.notify_all()
-            return not self._stopped
+    def _go_on(self, who: str) -> None:
+        if self.waiting == who:
+            self.waiting = ""

@@ -11,7 +11,7 @@ import numpy as np
 
 from boonta.core.types import TimeStep
 from boonta.transport import messages
-from boonta.transport.security import Security
+from boonta.transport.security import Security, local
 from boonta.transport.wire import Malformed, Schema
 
 try:
@@ -28,12 +28,7 @@ OPTIONS = [
     ("grpc.http2.ping_timeout_ms", 10_000),  # by itself a minute, whatever keepalive says
     ("grpc.http2.max_pings_without_data", 0),
 ]
-FINAL = (
-    "FAILED_PRECONDITION",
-    "UNAUTHENTICATED",
-    "INVALID_ARGUMENT",
-    "RESOURCE_EXHAUSTED",
-)  # trying again is of no use
+FINAL = ("FAILED_PRECONDITION", "UNAUTHENTICATED", "INVALID_ARGUMENT")  # trying again is of no use
 
 
 class Lost(ConnectionError):
@@ -66,6 +61,7 @@ class Link:
 
     Raises:
         Lost: from every call.
+        ValueError: a token that others could read on its way.
     """
 
     def __init__(
@@ -140,6 +136,8 @@ class Link:
 def _channel(address: str, security: Security) -> grpc.Channel:
     certificate, key, authority = security.bytes()
     if not (authority or certificate):
+        if security.token and not local(address):
+            raise ValueError(f"a token for {address} needs --authority: without TLS others could read it")
         return grpc.insecure_channel(address, OPTIONS)
     credentials = grpc.ssl_channel_credentials(authority, key, certificate)
     return grpc.secure_channel(address, credentials, OPTIONS)

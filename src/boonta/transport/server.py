@@ -20,6 +20,7 @@ try:
 except ImportError as error:
     raise ImportError(f"remote environments need gRPC ({error}): pip install 'boonta[seed]'") from error
 
+GREETING = 10.0  # seconds that a client has for its hello
 SMALLEST = 1 << 16  # bytes that a message may have in any case
 
 
@@ -96,13 +97,17 @@ class Server:
         service, method = messages.METHOD.strip("/").split("/")
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {method: handler}),))
         certificate, key, authority = security.bytes()
-        if certificate and key:
-            credentials = grpc.ssl_server_credentials([(key, certificate)], authority, authority is not None)
-            port = self._server.add_secure_port(address, credentials)
-        else:
-            port = self._server.add_insecure_port(address)
+        try:
+            if certificate and key:
+                credentials = grpc.ssl_server_credentials([(key, certificate)], authority, authority is not None)
+                port = self._server.add_secure_port(address, credentials)
+            else:
+                port = self._server.add_insecure_port(address)
+        except RuntimeError as error:
+            self._pool.shutdown()
+            raise OSError(f"{address} cannot be listened at: {error}") from error
         self.address = address if address.startswith("unix:") else f"{address.rpartition(':')[0]}:{port}"
-        self._heard: dict[Any, float] = {}
+        self._heard: dict[Any, float | None] = {}  # when each client spoke; None: it is dropped
         self._ended = threading.Event()
         self._server.start()
         threading.Thread(target=self._watch, name="client watcher", daemon=True).start()
@@ -114,7 +119,8 @@ class Server:
         self._pool.shutdown(wait=False)
 
     def _connect(self, requests: Iterator[Any], context: grpc.ServicerContext) -> Iterator[Any]:
-        self._heard[context] = time.monotonic()
+        # A greeting has less time than a step: who does not say it holds a place.
+        self._heard[context] = time.monotonic() - max(self.silence - GREETING, 0.0)
         session, why = None, "it left"
         try:
             session, count = self._welcomed(requests)
@@ -135,7 +141,8 @@ class Server:
             why = f"it was refused: {error}"
             self._abort(context, error.code, str(error))
         finally:
-            self._heard.pop(context, None)
+            if self._heard.pop(context, 0.0) is None:
+                why = f"it said nothing for {self.silence:g} s"
             if session is not None:
                 session.leave(why)
 
@@ -162,5 +169,6 @@ class Server:
         """Drop clients that say nothing: waiting for a message cannot be given a limit."""
         while not self._ended.wait(min(self.silence / 4, 1.0)):
             for context, heard in list(self._heard.items()):
-                if time.monotonic() > heard + self.silence:
+                if heard is not None and time.monotonic() > heard + self.silence:
+                    self._heard[context] = None
                     context.cancel()

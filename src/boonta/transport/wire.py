@@ -6,8 +6,10 @@ from typing import NamedTuple
 import numpy as np
 
 from boonta.core import nests
-from boonta.core.spec import Shape, Spec
+from boonta.core.spec import Discrete, Shape, Spec
 from boonta.core.types import FIRST, LAST, PyTree, TimeStep
+
+LARGEST = 1e30  # number that is taken from a client: sums of such numbers are finite
 
 
 class Malformed(ValueError):
@@ -44,7 +46,8 @@ class Schema:
         (self._action,) = _leaves({"action": spec.action.zero()})
         self.step_bytes = sum(leaf.nbytes for leaf in self._steps)
         self.no_actions = np.zeros((0, *self._action.shape), self._action.dtype)
-        self.text = "\n".join([*map(_line, self._steps), "->", _line(self._action)])
+        number_of = f" < {spec.action.n}" if isinstance(spec.action, Discrete) else ""
+        self.text = "\n".join([*map(_line, self._steps), "->", _line(self._action) + number_of])
         self.fingerprint = hashlib.sha256(self.text.encode()).digest()
 
     def encode(self, timestep: TimeStep) -> bytes:
@@ -120,8 +123,11 @@ def _raw(array: np.ndarray, leaf: Leaf) -> bytes:
 
 
 def _sound(array: np.ndarray, name: str) -> np.ndarray:
-    if array.dtype.kind == "f" and not np.isfinite(array).all():
-        raise Malformed(f"{name} is not finite")
+    if array.dtype.kind == "f" and array.size:
+        if not np.isfinite(array).all():
+            raise Malformed(f"{name} is not finite")
+        if abs(array).max() > LARGEST:
+            raise Malformed(f"{name} must be within {LARGEST:g} of 0, got {abs(array).max():g}")
     if array.dtype.kind == "b" and array.view(np.uint8).max(initial=0) > 1:
         raise Malformed(f"{name} must be 0 or 1")
     return array

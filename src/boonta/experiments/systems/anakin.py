@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -72,8 +73,8 @@ class Anakin:
     def rest(self, state: anakin.State) -> anakin.State:
         return state._replace(replays={})
 
-    def replays(self, state: anakin.State) -> Arrays:
-        return taken(state.replays)
+    def replays(self, state: anakin.State) -> AbstractContextManager[Arrays]:
+        return nullcontext(taken(state.replays))
 
     def joined(self, rest: anakin.State, fresh: anakin.State, replays: Arrays | None) -> anakin.State:
         return rest._replace(replays=put_back(fresh.replays, replays) if replays else fresh.replays)

@@ -4,6 +4,7 @@ import itertools
 import sys
 from collections.abc import Callable
 from concurrent.futures import Future, wait
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -85,8 +86,8 @@ class Hosted:
     def rest(self, state: learner.State) -> learner.State:
         return state._replace(replays={})
 
-    def replays(self, state: learner.State) -> Arrays:
-        return taken(state.replays)
+    def replays(self, state: learner.State) -> AbstractContextManager[Arrays]:
+        return nullcontext(taken(state.replays))
 
     def joined(self, rest: learner.State, fresh: learner.State, replays: Arrays | None) -> learner.State:
         return rest._replace(replays=put_back(fresh.replays, replays) if replays else fresh.replays)

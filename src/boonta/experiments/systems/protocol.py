@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import numpy as np
@@ -47,7 +48,7 @@ class System(Protocol):
         """The state without its replays."""
         ...
 
-    def replays(self, state: PyTree) -> dict[str, np.ndarray]:
+    def replays(self, state: PyTree) -> AbstractContextManager[dict[str, np.ndarray]]:
         """What this host has in replay; nothing where learning is on-policy."""
         ...
 

@@ -37,7 +37,7 @@ class Sebulba(Hosted):
         self._plan(*self._asked())
         self.iterations = configuration.iterations(config, self.steps, self.updates)
         self.agent = self.make_agent(total_updates=self.iterations * self.updates)
-        self.unit = self._unit(self.plan.envs, len(self.plan.learners))
+        self.unit = self._unit(self.plan.envs, len(self.plan.learners), len(self.plan.actors) * self.plan.threads)
         self.half = self.unit.learner
         self.trace = Trace(keep=bool(self.options.trace))
         self.threads: Threads | None = None
@@ -49,7 +49,7 @@ class Sebulba(Hosted):
         options, envs = self.options, self._envs(len(actors) * threads)
         limits = (options.lag, options.restarts, options.timeout, self.drop, options.refresh == "unroll")
         self.plan = Plan(actors, learners, threads, envs, *limits)
-        self.unit = self._unit(envs, len(learners))
+        self.unit = self._unit(envs, len(learners), len(actors) * threads)
         self.half, self.player, self.synchronous = self.unit.learner, actors[0], options.lag == 0
         self.steps: float = envs * jax.process_count() * self.unit.learning.rounds * self.unit.learning.unroll
         self.updates = self.unit.learning.updates
@@ -76,8 +76,9 @@ class Sebulba(Hosted):
             )
         return remarks
 
-    def _unit(self, envs: int, learners: int) -> sebulba.Sebulba:
-        return sebulba.make(self.agent, self.spec, envs * jax.process_count(), learners)
+    def _unit(self, envs: int, learners: int, threads: int) -> sebulba.Sebulba:
+        hosts = jax.process_count()
+        return sebulba.make(self.agent, self.spec, envs * hosts, learners, envs * hosts * threads)
 
     def _envs(self, threads: int) -> int:
         """Environments of each of so many threads of a host."""

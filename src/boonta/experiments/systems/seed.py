@@ -5,9 +5,10 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
+from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
@@ -55,16 +56,19 @@ class Seed(Hosted):
         envs = options.envs or max(self.batches)
         divides = lambda inference, learners: size % learners == 0 and envs % inference == 0  # noqa: E731
         inference, learners = placement.asked(options, divides)
-        self.actors = min(options.actors or cores(), envs // hosts) if options.local else 0
-        for what, n in (
-            ("hosts", hosts),
-            ("inference devices", hosts * len(inference)),
-            ("actors", max(self.actors, 1)),
-        ):
-            if envs % n:
-                raise ValueError(f"architecture.envs must be a multiple of the number of {what}, got {envs} and {n}")
+        parts = hosts * len(inference)
+        if envs % parts:
+            raise ValueError(
+                f"architecture.envs must be a multiple of the number of inference devices of all hosts, "
+                f"got {envs} and {parts}"
+            )
+        if options.local and options.certificate:
+            raise ValueError(
+                "architecture.certificate is for actors from elsewhere: set architecture.local=false (boonta serve)"
+            )
+        maximum = options.maximum or envs // parts
+        self.actors = self._actors(envs // parts, len(inference), maximum) if options.local else 0
         each = envs // hosts // (self.actors or 1)
-        maximum = options.maximum or envs // hosts // len(inference)
         minimum = options.minimum or min(each, maximum)
         self.plan = Plan(
             inference, envs // hosts, size // hosts, minimum, maximum, options.deadline, options.ahead, options.timeout
@@ -81,7 +85,20 @@ class Seed(Hosted):
         asked = Workers(options.workers, options.worker_count, options.worker_timeout)
         self.workers, self.why = self.host.choose(each, asked) if self.host.choose else (asked, "")
         self._processes: list[subprocess.Popen[bytes]] = []
+        self._mending = threading.Lock()
+        self._folder: tempfile.TemporaryDirectory[str] | None = None  # of a socket of its own
         self._life = 0
+
+    def _actors(self, part: int, parts: int, maximum: int) -> int:
+        """Actor processes of this host's own, whose environments are equal parts of those of an inference device."""
+        fits = [parts * n for n in range(1, part + 1) if part % n == 0 and part // n <= maximum]
+        asked = self.options.actors
+        if asked and asked not in fits:
+            raise ValueError(
+                f"architecture.actors must be one of {', '.join(map(str, fits))}: each has an equal part of the "
+                f"{part} environments of an inference device, and no more than {maximum}; got {asked}"
+            )
+        return asked or max([n for n in fits if n <= cores()], default=fits[0])
 
     def _make(self) -> None:
         """What is compiled, for the agent as it is."""
@@ -182,21 +199,31 @@ class Seed(Hosted):
                 process.wait(5.0)
             except subprocess.TimeoutExpired:
                 process.kill()
+                process.wait()
+        if self._folder:
+            self._folder.cleanup()
         self._end_evaluation()
         if self.options.trace:
             timeline(self.trace, self.options.trace, forgive=True)
 
     def _from_replay(self) -> Replaying:
         options, hosts = self.options, jax.process_count()
+        if len(self.agent.learners) != 1:
+            raise ValueError(f"replay on the host feeds one learner, got {', '.join(self.agent.learners)}")
         (one,) = self.agent.learners.values()
         wanted, params = one.experience, jax.eval_shape(self.agent.init, jax.random.key(0))
+        if wanted.batch % len(self._learners):
+            raise ValueError(
+                f"agent.batch must be a multiple of the learner devices of all hosts, got {wanted.batch} and "
+                f"{len(self._learners)}"
+            )
         batch, capacity = wanted.batch // hosts, -(-wanted.capacity // hosts)
-        kept = {"stack": self.spec.stack, "compress": options.compress, "seed": self.seed + jax.process_index()}
+        kept = {"stack": self.spec.stack, "compress": options.compress, "seed": (self.seed, jax.process_index())}
         sizes = windows(wanted)
         waiting = self.plan.envs * sizes.pieces * sizes.each  # for the pieces that complete them
         replay = HostReplay(wanted, batch, capacity + waiting, self.unit.piece(params), **kept)
-        least, each = -(-wanted.minimum // hosts), replay.sizes.each
-        limiter = Limiter(wanted.samples_per_insert, least, each, batch, options.band, options.timeout)
+        least, arriving = -(-wanted.minimum // hosts), self.plan.size * sizes.each
+        limiter = Limiter(wanted.samples_per_insert, least, arriving, batch, options.band, options.timeout)
         return Replaying(
             self.agent, self.unit, replay, limiter, self._learners, self.seed, options.prefetch, options.drawers
         )
@@ -204,7 +231,7 @@ class Seed(Hosted):
     def at(self, iterations: int) -> int:
         return int(self.learner.before + iterations * self.steps) if iterations else 0
 
-    def replays(self, state: learner.State) -> Arrays:
+    def replays(self, state: learner.State) -> AbstractContextManager[Arrays]:
         return self.learner.arrays()
 
     def joined(self, rest: learner.State, fresh: learner.State, replays: Arrays | None) -> learner.State:
@@ -219,8 +246,8 @@ class Seed(Hosted):
     def _serve(self, threads: Threads) -> None:
         """Listen, and start actors."""
         options = self.options
-        own = Path(tempfile.mkdtemp(prefix="boonta-")) / "server"
-        address = options.address or f"unix:{own}"
+        self._folder = tempfile.TemporaryDirectory(prefix="boonta-") if not options.address else None
+        address = f"unix:{self._folder.name}/server" if self._folder else options.address
         limits = (self.plan.maximum, options.clients, options.silence)
         self.server = Server(address, Schema(self.spec), _door(threads), self.seed, self._security(), *limits)
         if not options.local:
@@ -253,6 +280,14 @@ class Seed(Hosted):
 
     def _mend(self) -> None:
         """Start anew actors of this run that ended."""
+        if not self._mending.acquire(blocking=False):  # another thread is at it
+            return
+        try:
+            self._mend_all()
+        finally:
+            self._mending.release()
+
+    def _mend_all(self) -> None:
         for i, process in enumerate(self._processes):
             if (code := process.poll()) is not None:
                 try:
@@ -271,8 +306,8 @@ class _Visitor:
     def act(self, timestep: TimeStep) -> np.ndarray:
         try:
             return self.session.act(timestep)
-        except (Closed, TimeoutError) as error:
-            raise Refused("UNAVAILABLE", str(error) or "the server ends") from error
+        except Closed as error:
+            raise Refused("UNAVAILABLE", "the server ends") from error
 
     def leave(self, why: str) -> None:
         self.session.leave(why)
