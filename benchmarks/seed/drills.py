@@ -162,7 +162,8 @@ class Stalling:
     def __init__(self, path: str, to: str) -> None:
         self._path, self._to, self._stalled, self._open = path, to, 0.0, 0.0
         self._loop = asyncio.new_event_loop()
-        threading.Thread(target=self._run, name="proxy", daemon=True).start()
+        self._thread = threading.Thread(target=self._run, name="proxy", daemon=True)
+        self._thread.start()
 
     def stall(self) -> None:
         """From now on nothing goes through connections that are there; new ones work."""
@@ -171,11 +172,12 @@ class Stalling:
     def close(self) -> None:
         """Close all connections."""
         self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10.0)
 
     def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        self._loop.run_until_complete(asyncio.start_unix_server(self._connected, self._path))
-        self._loop.run_forever()
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:  # whose end cancels what is open
+            runner.run(asyncio.start_unix_server(self._connected, self._path))
+            self._loop.run_forever()
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         since = time.monotonic()

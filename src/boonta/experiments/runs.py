@@ -1,7 +1,7 @@
 """What there is to do with a run that exists: evaluate it, film it, look it over."""
 
+import os
 import sys
-import warnings
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -100,10 +100,9 @@ def watch(run: Run, out: Path, steps: int = 1000, seed: int = 0) -> dict[str, An
         if out.suffix == ".gif":
             iio.imwrite(beside, frames, duration=1000 / rate, loop=0)
         else:
-            with warnings.catch_warnings():
-                # Starting ffmpeg forks; JAX warns of that, but the child only becomes another program.
-                warnings.filterwarnings("ignore", message=".*os.fork.*", category=RuntimeWarning)
-                iio.imwrite(beside, frames, fps=rate, codec="libx264", macro_block_size=1)
+            # Else a fork starts ffmpeg, and there hooks of gRPC meddle with its files.
+            os.environ.setdefault("IMAGEIO_FFMPEG_NO_PREVENT_SIGINT", "1")
+            iio.imwrite(beside, frames, fps=rate, codec="libx264", macro_block_size=1)
         beside.replace(out)
     finally:
         beside.unlink(missing_ok=True)
