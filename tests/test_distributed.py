@@ -99,15 +99,15 @@ def test_two_replicas_of_sebulba_learn_what_two_learner_devices_learn(tmp_path):
         assert one.get("episode/count") == two.get("episode/count")
 
 
-@pytest.mark.parametrize("agent", ["ppo", "dqn"])
+@pytest.mark.parametrize("agent", ["ppo", "r2d2"])
 def test_two_hosts_of_seed_learn_together(agent, tmp_path):
     """From each trajectory once, and from replay in the memory of each host."""
     folder = tmp_path / "run"
     small = {
         "ppo": assigned(agent__batch=8, agent__unroll=8, agent__minibatches=2),
-        "dqn": assigned(
-            agent__batch=8, agent__unroll=4, agent__minimum=64, agent__capacity=512, agent__replay_ratio=1,
-            architecture__chunk=8,
+        "r2d2": assigned(
+            agent__batch=8, agent__length=8, agent__burn_in=4, agent__period=4, agent__core_size=8, agent__head=8,
+            agent__minimum=16, agent__capacity=128, agent__replay_ratio=1,
         ),
     }[agent]  # fmt: skip
     words = ["train", agent, "gym:CartPole-v1", "--on", "seed", "--config", "none", "--steps", "2000", "--json"]

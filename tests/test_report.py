@@ -9,7 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from boonta.experiments import curves, files
+from boonta import envs
+from boonta.experiments import atari, curves, files
+from boonta.experiments.atari import human_normalized
 from boonta.experiments.report import write_report
 
 VOID = {"meta", "br", "img", "link", "use"}
@@ -133,6 +135,26 @@ def test_a_run(tmp_path):
     for words in ("01234567", "2 × cpu", "0.10.2", "acting 60.0%", "steps per second", "of training", "done"):
         assert words in page.text
     assert path.read_bytes() == write_report([run]).read_bytes(), "the same run gives the same page"
+
+
+def test_scores_of_atari_games_beside_a_human(tmp_path):
+    run = make(tmp_path / "pong", curve())
+    config = run / "config.toml"
+    files.write_text(config, config.read_text("utf-8").replace("gymnax:CartPole-v1", "ale:Pong"))
+    record = files.read_json(run / "run.json")
+    record["result"]["eval_return_mean"] = 19.0
+    files.write_json(run / "run.json", record)
+    page = check(write_report([run]))
+    assert "128 episodes, 112% human-normalized" in page.text
+    assert "19 ± 8.1 (human-normalized 112%)" in page.text
+
+
+def test_human_normalized_scores():
+    names = {env.removeprefix("ale:") for env in envs.names() if env.startswith("ale:")}
+    assert set(atari._SCORES) <= names and len(atari._SCORES) == 57
+    assert human_normalized("ale:Pong", -20.7) == 0 and human_normalized("ale:Pong", 14.6) == 1
+    assert human_normalized("ale:Skiing", -17098.1) == 0 and human_normalized("ale:Skiing", -4336.9) == 1
+    assert human_normalized("gym:Pong", 3.0) is None and human_normalized("ale:Adventure", 3.0) is None
 
 
 def test_a_population_of_seeds(tmp_path):

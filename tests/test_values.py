@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from boonta.agents import dqn, r2d2
@@ -291,6 +292,20 @@ def test_dqn_explores_less_and_less():
     np.testing.assert_allclose(seen[:10], 1 - 0.95 * np.arange(1, 11) / 10, rtol=1e-5)
     np.testing.assert_allclose(seen[10:], 0.05, rtol=1e-5)
     assert float(dqn.dqn(SPEC, made).init(jax.random.key(0))["exploration"]) == pytest.approx(0.05)
+
+
+def test_annealing_ends_at_zero():
+    made = r2d2.Settings(**SMALL | {"length": 9, "burn_in": 3, "period": 3, "optimizer": "sgd", "anneal": True})
+    agent = r2d2.r2d2(SPEC, made, total_updates=2)
+    params = agent.init(jax.random.key(0))
+    learner = agent.learners["r2d2"]
+    state, update, moved = learner.init(params), jax.jit(learner.update), []
+    sample = a_sample(memory=remembered(agent, params))
+    for _ in range(3):  # from the same parameters each time
+        state, owned, _ = update(state, params, sample, jax.random.key(0))
+        moved.append(optax.tree.norm(jax.tree.map(jnp.subtract, owned["network"], params["network"])))
+    assert moved[0] > 0 and moved[2] == 0
+    np.testing.assert_allclose(moved[1] / moved[0], 0.5, rtol=1e-3)
 
 
 def test_targets_are_copied_every_so_often():

@@ -82,6 +82,11 @@ def masked_means(terms: dict[str, Array], mask: Array, count: Array) -> dict[str
     return dict(zip(terms, sums / count, strict=True))
 
 
+def annealed(rate: Array, updates: Array, total: int) -> Array:
+    """A step size that falls linearly from `rate` to zero over `total` updates; if that is 0, it stays."""
+    return rate * jnp.maximum(1.0 - updates / total, 0.0) if total else rate
+
+
 def shape_reward(settings: TorsoSettings, reward: Array) -> Array:
     """Rewards as the loss sees them, same shape."""
     reward = reward * settings.reward_scale

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from boonta.agents.common import NetworkSettings, include, masked_means, network, normalized, shape_reward
+from boonta.agents.common import NetworkSettings, annealed, include, masked_means, network, normalized, shape_reward
 from boonta.core.agent import Agent, Experience, Learner
 from boonta.core.devices import average
 from boonta.core.flat import ravel
@@ -130,8 +130,7 @@ def ppo(spec: Spec, settings: Settings, total_updates: int = 0) -> Agent:
 
     def update(state: State, params: Params, sample: Sample, key: Key) -> tuple[State, Params, Feedback]:
         hyper = params["settings"]
-        progress = state.updates / total_updates if settings.anneal and total_updates else 0.0
-        step_size = hyper["learning_rate"] * jnp.maximum(1.0 - progress, 0.0)
+        step_size = annealed(hyper["learning_rate"], state.updates, total_updates if settings.anneal else 0)
         transform = optimizer(settings.optimizer, step_size, hyper["max_grad_norm"], settings.epsilon)
         pieces = cut(params, hyper, sample)
         n, size = len(pieces.mask), len(pieces.mask) // settings.minibatches

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from boonta.agents.common import TorsoSettings, shape_reward
+from boonta.agents.common import TorsoSettings, annealed, shape_reward
 from boonta.agents.values import best, explore, normalized_weights
 from boonta.core.agent import Agent, Experience, Learner
 from boonta.core.devices import average
@@ -37,6 +37,7 @@ class Settings(TorsoSettings):
     head: int = setting(512, "width of a layer in each head; 0 for none", low=0)
     double: bool = setting(True, "choose the target's action with the learning network")
     learning_rate: float = setting(1e-4, "step size of the optimiser", low=0.0, traced=True)
+    anneal: bool = setting(False, "let the step size fall linearly to zero over the run")
     optimizer: Optimizer = setting("adam", "adam, rmsprop or sgd")
     epsilon: float = setting(1e-3, "epsilon of adam and rmsprop", low=0.0)
     max_grad_norm: float = setting(80.0, "global norm that gradients are clipped to", low=0.0, traced=True)
@@ -85,12 +86,11 @@ def r2d2(spec: Spec, settings: Settings, total_updates: int = 0) -> Agent:
     Args:
         spec: the environment's; discrete actions, with or without a legal mask.
         settings: Settings.
-        total_updates: not needed; nothing is annealed.
+        total_updates: updates in the whole run, which annealing needs; 0 if unknown, and then nothing is annealed.
 
     Raises:
         ValueError: continuous actions, or a burn-in that leaves nothing to train on.
     """
-    del total_updates
     trained = settings.length - settings.burn_in
     if trained < 1:
         raise ValueError(f"agent.burn_in must be below agent.length {settings.length}, got {settings.burn_in}")
@@ -174,7 +174,8 @@ def r2d2(spec: Spec, settings: Settings, total_updates: int = 0) -> Agent:
         flat, unravel = ravel(params["network"])
         grads, (metrics, priorities) = jax.grad(loss, has_aux=True)(params["network"], hyper, target_q, sample, scale)
         grads, metrics = average((ravel(grads)[0], metrics))
-        steps, moments = transform(hyper["learning_rate"], hyper["max_grad_norm"]).update(grads, state.optimizer, flat)
+        step_size = annealed(hyper["learning_rate"], state.updates, total_updates if settings.anneal else 0)
+        steps, moments = transform(step_size, hyper["max_grad_norm"]).update(grads, state.optimizer, flat)
         network, updates = unravel(flat + steps), state.updates + 1  # type: ignore[operator]
         renew = updates % settings.target_interval == 0
         target = jax.tree.map(lambda new, old: jnp.where(renew, new, old), network, state.target)

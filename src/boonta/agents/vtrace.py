@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from boonta.agents.common import NetworkSettings, include, masked_means, network, normalized, shape_reward
+from boonta.agents.common import NetworkSettings, annealed, include, masked_means, network, normalized, shape_reward
 from boonta.core.agent import Agent, Experience, Learner
 from boonta.core.devices import average
 from boonta.core.flat import ravel
@@ -115,8 +115,7 @@ def vtrace(spec: Spec, settings: Settings, total_updates: int = 0) -> Agent:
     def update(state: State, params: Params, sample: Sample, key: Key) -> tuple[State, Params, Feedback]:
         del key
         hyper, trajectory = params["settings"], sample.trajectory
-        progress = state.updates / total_updates if settings.anneal and total_updates else 0.0
-        step_size = hyper["learning_rate"] * jnp.maximum(1.0 - progress, 0.0)
+        step_size = annealed(hyper["learning_rate"], state.updates, total_updates if settings.anneal else 0)
         flat, unravel = ravel(params["network"])
         inside = ~trajectory.timesteps.first()[:, 1:]
         count = jnp.maximum(average(jnp.sum(inside, dtype=jnp.float32)), 1e-8)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from boonta.experiments import curves, page
+from boonta.experiments.atari import human_normalized
 from boonta.experiments.charts import LIGHT, Chart, learning, png
 from boonta.experiments.curves import EPISODE, EVAL, MAX_POINTS, SPEED, Run, Track, finite
 from boonta.experiments.files import write_bytes, write_text
@@ -100,6 +101,8 @@ def _tiles(run: Run) -> list[tuple[str, str, str]]:
     members = {row["member"] for row in run.rows if row.get("member") is not None}
     if len(members) > 1:
         note = f"{len(members)} members" + (f", {note}" if note else "")
+    if human := _human(run, mean):
+        note += f", {human} human-normalized"
     spread = f" <i>± {page.number(std)}</i>" if std is not None else ""
     goal = run.config.get("run", {}).get("steps")
     goal = goal * max(1, len(members)) if finite(goal) else goal
@@ -114,6 +117,12 @@ def _tiles(run: Run) -> list[tuple[str, str, str]]:
         ("Training time", page.clock(seconds), f"{page.clock(compiling)} compiling" if finite(compiling) else ""),
         ("Speed", page.shortened(_speed(run)), "environment steps per second"),
     ]
+
+
+def _human(run: Run, score: float | None) -> str:
+    """The score as a share of a human's, of games where that is known."""
+    share = human_normalized(curves.named(run, "env"), score) if score is not None else None
+    return "" if share is None else f"{share:.0%}"
 
 
 def _reached(run: Run, key: str) -> float | None:
@@ -145,10 +154,11 @@ def _facts(run: Run) -> dict[str, str]:
     info, devices = run.info, run.info.get("devices") or {}
     mean, std = curves.final(run, EVAL, "eval_return")
     kind = devices.get("kind") or devices.get("platform")
+    human = _human(run, mean)
     return {
         "Status": _badge(run),
         **{kind.capitalize(): escape(curves.named(run, kind)) for kind in ("agent", "env", "architecture")},
-        "Evaluation": page.with_spread(mean, std),
+        "Evaluation": page.with_spread(mean, std) + (f" (human-normalized {human})" if human else ""),
         "Steps": page.number(_reached(run, "env_steps")),
         "Time": page.clock(_reached(run, "seconds")),
         "Steps/s": page.number(_speed(run)),
