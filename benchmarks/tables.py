@@ -383,6 +383,20 @@ def _cost() -> str:
     return _table(head, lines) + hour + _where(rows)
 
 
+def _paper() -> str:
+    rows = _rows("paper")
+    lines = [
+        [
+            str(row["updates"]),
+            f"{row['updates_per_second']:.3f}",
+            _short(4 * row["steps_per_second"]),
+            _short(row["projected_hours"]),
+        ]
+        for row in rows
+    ]
+    return _table(["updates made", "updates/s", "frames/s", "hours for 40 billion frames"], lines) + _where(rows)
+
+
 def _cost_of(row: Row) -> list[str]:
     return [_short(row["frames_per_second"]), f"{row['dollars_per_billion']:.0f}"]
 
@@ -419,6 +433,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "server": _server,
     "replay": _replay,
     "cost": _cost,
+    "paper": _paper,
     "stability": _stability,
 }
 

@@ -1,11 +1,15 @@
 """SEED's benchmarks and drills run, and write complete rows; what they measure is for quiet machines."""
 
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
 import pytest
 from test_benchmarks import KEYS, MACHINE
 
 from benchmarks import common
 from benchmarks.sebulba import contestants as hosted
-from benchmarks.seed import contestants, cost, drills, fuzz, latency, replay, stores, throughput
+from benchmarks.seed import contestants, cost, drills, fuzz, latency, paper, replay, stores, throughput
 from boonta import envs
 
 STEPS = {"seed": 1000, "sebulba": 1100, "rllib": 100, "near": 500, "SEED": 1000}
@@ -53,6 +57,23 @@ def test_benchmarks_of_seed_write_complete_rows(benchmark, monkeypatch, tmp_path
         assert all(row["of_frame"] == 1.0 for row in rows)
     if benchmark is cost:
         assert found["default", "near"]["dollars_per_billion"] == pytest.approx(2 * 0.0475 / 3600 / 2000 * 1e9)
+
+
+def test_the_papers_run_is_projected_from_its_updates(monkeypatch, tmp_path):
+    def run(words, **_):
+        rows = [{"env_steps": 200_000, "seconds": 90.0, "updates": 0}]
+        rows += [
+            {"env_steps": 200_000 + 7_000 * i, "seconds": 90.0 + 10 * i, "updates": i, "loss/td": 0.1} for i in (1, 5)
+        ]
+        folder = Path(words[words.index("--out") + 1])
+        folder.mkdir()
+        (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    monkeypatch.setattr(paper, "subprocess", SimpleNamespace(run=run))
+    (row,) = paper.main(["--out", str(tmp_path)])
+    assert row.keys() >= KEYS
+    assert (row["updates"], row["updates_per_second"], row["steps_per_second"]) == (5, 0.1, 700)
+    assert row["projected_hours"] == pytest.approx(10e9 / 700 / 3600)
 
 
 @pytest.fixture

@@ -175,7 +175,15 @@ def made(agent="ppo", *assignments):
 @pytest.mark.parametrize(("there", "envs", "actors"), [(6, 32, 4), (12, 64, 8), (2, 5, 1), (3, 6, 3)])
 def test_as_many_actors_as_cores_that_divide_the_environments(there, envs, actors, monkeypatch):
     monkeypatch.setattr("boonta.experiments.systems.seed.cores", lambda: there)
-    assert made("ppo", f"architecture.envs={envs}").actors == actors
+    dear = ["architecture.workers=threads", "architecture.worker_count=1"]  # so that nothing is measured
+    assert made("ppo", f"architecture.envs={envs}", *dear).actors == actors
+
+
+@pytest.mark.parametrize(("microseconds", "actors"), [(10, 1), (1000, 2)])
+def test_one_actor_where_stepping_costs_little(microseconds, actors, monkeypatch):
+    monkeypatch.setattr("boonta.experiments.systems.seed.cores", lambda: 2)
+    monkeypatch.setattr("boonta.envs.workers._probe", lambda *_: microseconds * 1e-6)
+    assert made("ppo", "architecture.envs=8").actors == actors
 
 
 @pytest.mark.parametrize(

@@ -308,11 +308,10 @@ class _Inference:
             if session.fresh:
                 self._reset(params, session)
         padded = self._padded(rows, size, self.part.envs)
-        placed = jax.device_put(timestep, self.part.device)
         full = np.flatnonzero(self.t[rows] == self.length)
         while len(full):
             full = self._close(rows, full, timestep)
-        self.table, actions = self.compiled.act[size](params, version, self.table, padded, placed)
+        self.table, actions = self.compiled.act[size](params, version, self.table, padded, timestep)
         self.t[rows] += 1
         return np.asarray(actions)
 
@@ -357,7 +356,9 @@ class _Inference:
 
     @staticmethod
     def _padded(values: np.ndarray, size: int, beyond: int) -> np.ndarray:
-        return np.pad(values, (0, size - len(values)), constant_values=beyond).astype(np.int32)
+        padded = np.full(size, beyond, np.int32)
+        padded[: len(values)] = values
+        return padded
 
 
 def _compiled(unit: Seed, spec: Spec, params: Params, plan: Plan, device: Any) -> Compiled:

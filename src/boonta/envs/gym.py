@@ -45,7 +45,8 @@ def make(name: str, hide: Sequence[int] = (), **settings: Any) -> host.Host:
 def _one(name: str, hide: tuple[int, ...], **settings: Any) -> gymnasium.Env:
     if "mujoco" in str(gymnasium.spec(name).entry_point):
         physics.quieten()
-    environment = gymnasium.make(name, **settings)
+    # Gymnasium's checker looks at every step; the spaces are looked at here, and a run checks what it learns from.
+    environment = gymnasium.make(name, **{"disable_env_checker": True} | settings)
     if not hide:
         return environment
     space = environment.observation_space

@@ -74,7 +74,9 @@ class Seed:
 
     envs: int = setting(0, "environments over all actors and hosts; 0 for the agent's batch", low=0)
     local: bool = setting(True, "start actor processes of its own; otherwise environments come by `boonta actor`")
-    actors: int = setting(0, "actor processes of its own; 0 for one per core", low=0)
+    actors: int = setting(
+        0, "actor processes of its own; 0: by what stepping the environments costs, one per core or one", low=0
+    )
     address: str = setting("", "where to listen: unix:PATH or HOST:PORT; empty for a socket of its own")
     inference: str = setting("auto", "devices that act: a count of the first ones, or places such as [0,1]")
     learners: str = setting("auto", "devices that learn: a count of the last ones, or places such as [1,2,3]")

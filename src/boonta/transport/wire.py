@@ -78,16 +78,18 @@ class Schema:
         for leaf, array in zip(self._steps, seen, strict=False):
             if leaf.name == "observation/legal" and not array.any(axis=1).all():
                 raise Malformed("no action is legal")
-        first = kinds == FIRST
-        if kinds.min() < FIRST or kinds.max() > LAST:
+        if kinds.view(np.uint8).max(initial=0) > LAST:
             raise Malformed(f"step_type must be 0, 1 or 2, got {kinds.min()} to {kinds.max()}")
+        first = kinds == FIRST
         if (first != (before is None or before == LAST)).any():
             raise Malformed("FIRST must come at the beginning and after LAST, and nowhere else")
-        if abs(discount).max() > 1.0:
+        if abs(discount).max(initial=0.0) > 1.0:
             raise Malformed(f"discount must be from -1 to 1, got {discount.min():g} to {discount.max():g}")
-        if reward[first].any():
-            raise Malformed(f"the reward at FIRST must be 0, got {reward[first].tolist()}")
-        taken = np.where(first.reshape(count, *[1] * (actions.ndim - 1)), np.zeros_like(actions), actions)
+        taken = actions
+        if first.any():
+            if reward[first].any():
+                raise Malformed(f"the reward at FIRST must be 0, got {reward[first].tolist()}")
+            taken = np.where(first.reshape(count, *[1] * (actions.ndim - 1)), np.zeros_like(actions), actions)
         return TimeStep(nests.filled(self._observation, seen), taken, reward, discount, kinds)
 
     def encode_actions(self, actions: np.ndarray) -> bytes:
@@ -123,11 +125,9 @@ def _raw(array: np.ndarray, leaf: Leaf) -> bytes:
 
 
 def _sound(array: np.ndarray, name: str) -> np.ndarray:
-    if array.dtype.kind == "f" and array.size:
-        if not np.isfinite(array).all():
-            raise Malformed(f"{name} is not finite")
-        if abs(array).max() > LARGEST:
-            raise Malformed(f"{name} must be within {LARGEST:g} of 0, got {abs(array).max():g}")
+    if array.dtype.kind == "f" and not (largest := abs(array).max(initial=0.0)) <= LARGEST:
+        what = f"must be within {LARGEST:g} of 0, got {largest:g}" if np.isfinite(largest) else "is not finite"
+        raise Malformed(f"{name} {what}")
     if array.dtype.kind == "b" and array.view(np.uint8).max(initial=0) > 1:
         raise Malformed(f"{name} must be 0 or 1")
     return array

@@ -41,6 +41,7 @@ from boonta.transport.server import Refused, Server
 from boonta.transport.wire import Schema
 
 ROLES = {"inference": "inference", "MainThread": "learner", "insert": "insert", "prefetch": "prefetch"}
+SWITCH = 0.5e-3  # seconds that a thread keeps Python's lock while others wait for it
 PATIENCE = 20.0  # seconds that actors of this run look for it once it is gone
 
 
@@ -67,7 +68,8 @@ class Seed(Hosted):
                 "architecture.certificate is for actors from elsewhere: set architecture.local=false (boonta serve)"
             )
         maximum = options.maximum or envs // parts
-        self.actors = self._actors(envs // parts, len(inference), maximum) if options.local else 0
+        asked = Workers(options.workers, options.worker_count, options.worker_timeout)
+        self.actors = self._actors(envs // parts, len(inference), maximum, asked) if options.local else 0
         each = envs // hosts // (self.actors or 1)
         minimum = options.minimum or min(each, maximum)
         self.plan = Plan(
@@ -82,15 +84,17 @@ class Seed(Hosted):
         self.threads: Threads | None = None
         self.server: Server | None = None
         self.budget = Budget(options.restarts)
-        asked = Workers(options.workers, options.worker_count, options.worker_timeout)
         self.workers, self.why = self.host.choose(each, asked) if self.host.choose else (asked, "")
         self._processes: list[subprocess.Popen[bytes]] = []
         self._mending = threading.Lock()
         self._folder: tempfile.TemporaryDirectory[str] | None = None  # of a socket of its own
         self._life = 0
 
-    def _actors(self, part: int, parts: int, maximum: int) -> int:
-        """Actor processes of this host's own, whose environments are equal parts of those of an inference device."""
+    def _actors(self, part: int, parts: int, maximum: int, workers: Workers) -> int:
+        """Actor processes of this host's own, whose environments are equal parts of those of an inference device.
+
+        Few, where that makes stepping no slower: a message and a batch of inference then hold more.
+        """
         fits = [parts * n for n in range(1, part + 1) if part % n == 0 and part // n <= maximum]
         asked = self.options.actors
         if asked and asked not in fits:
@@ -98,7 +102,9 @@ class Seed(Hosted):
                 f"architecture.actors must be one of {', '.join(map(str, fits))}: each has an equal part of the "
                 f"{part} environments of an inference device, and no more than {maximum}; got {asked}"
             )
-        return asked or max([n for n in fits if n <= cores()], default=fits[0])
+        choose = self.host.choose
+        alone = not choose or (workers.kind == "auto" and choose(part, workers)[0].kind == "serial")
+        return asked or (fits[0] if alone else max([n for n in fits if n <= cores()], default=fits[0]))
 
     def _make(self) -> None:
         """What is compiled, for the agent as it is."""
@@ -115,6 +121,8 @@ class Seed(Hosted):
         """The state; clients are answered from the first `advance` on, in lives that were not yet."""
         if self.environment:
             check(self.environment)
+        # Between an observation and its action four threads take turns; by itself each may keep the others for 5 ms.
+        sys.setswitchinterval(min(SWITCH, sys.getswitchinterval()))
         if self.options.trace:
             timeline(self.trace, self.options.trace)  # now, for it may be refused
         try:
