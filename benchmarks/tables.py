@@ -338,16 +338,12 @@ def _latency() -> str:
 
 def _throughput() -> str:
     rows = [row for row in _rows("throughput") if not row["cell"].startswith("server")]
+    others = list(rows[0]["of"]) if rows else []
     lines = [
-        [
-            row["cell"],
-            row["contestant"],
-            _short(row["median"]),
-            *(f"{row[key]:.2f}" if key in row else "" for key in ("of_sebulba", "of_rllib")),
-        ]
+        [row["cell"], row["contestant"], _short(row["median"]), *(f"{row['of'][one]:.2f}" for one in others)]
         for row in rows
     ]
-    return _table(["environment", "who", "steps/s", "of Sebulba", "of RLlib"], lines) + _where(rows)
+    return _table(["environment", "who", "steps/s", *(f"of {one}" for one in others)], lines) + _where(rows)
 
 
 def _server() -> str:

@@ -161,7 +161,7 @@ def store(task: Task) -> Compiled:
 def rllib(task: Task) -> Compiled:
     """RLlib's IMPALA, a run of its own each time, timed once it is going.
 
-    The task: environment (CartPole-v1, ale_py:ALE/Pong-v5), runners, envs (of each), seconds.
+    The task: environment (CartPole-v1, ale_py:ALE/Pong-v5), runners, envs (of each), unroll, batch (steps), seconds.
     """
     script = Path(__file__).with_name("launch_rllib.py")
 

@@ -7,6 +7,7 @@ import time
 import gymnasium
 import ray
 from ray.rllib.algorithms.impala import IMPALAConfig
+from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 
 task = json.loads(sys.argv[1])
 if "ALE" in task["environment"]:
@@ -26,12 +27,18 @@ if "ALE" in task["environment"]:
 config = (
     IMPALAConfig()
     .environment("pong" if "ALE" in task["environment"] else task["environment"])
-    .env_runners(num_env_runners=task["runners"], num_envs_per_env_runner=task["envs"], rollout_fragment_length=20)
-    .training(train_batch_size_per_learner=320)
+    .env_runners(
+        num_env_runners=task["runners"],
+        num_envs_per_env_runner=task["envs"],
+        rollout_fragment_length=task["unroll"],
+    )
+    .training(train_batch_size_per_learner=task["batch"])
     .learners(num_learners=0)
     .reporting(min_time_s_per_iteration=1)
     .debugging(seed=task["seed"])
 )
+if "ALE" not in task["environment"] and "hidden" in task:
+    config = config.rl_module(model_config=DefaultModelConfig(fcnet_hiddens=task["hidden"]))
 ray.init(num_cpus=4, include_dashboard=False, logging_level="ERROR")
 algorithm = config.build_algo()
 

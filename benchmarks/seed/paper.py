@@ -16,7 +16,10 @@ from boonta.experiments.metrics import read_metrics
 
 FRAMES, HOURS = 40e9, 43.0  # of the paper's run
 REPEAT = 4  # frames of a step
-TABLES = {"architecture.envs": 610, "architecture.actors": 2, "architecture.maximum": 64, "env.full_actions": "true"}
+TABLES = {
+    "architecture.envs": 610, "architecture.actors": 10, "architecture.maximum": 64, "architecture.worker_count": 1,
+    "env.full_actions": "true",
+}  # fmt: skip
 TRAINED, RATIO, MINIMUM = 64 * 80, 0.75, 5000 * 40  # steps of an update; for each step; steps before the first
 QUICK = {
     "architecture.envs": 4, "architecture.actors": 1, "agent.length": 8, "agent.burn_in": 4, "agent.period": 4,

@@ -12,6 +12,9 @@ from benchmarks.sebulba.pong import WORDS
 
 MODULE = "benchmarks.seed.contestants"
 STUB = ["benchmarks.seed.stub:random_policy", "benchmarks.seed.environments:blank"]
+# As its IMPALA comes, and with as many environments and trajectories in a batch as ours, and our perceptron.
+RLLIB = {"rllib": {"runners": 2, "envs": 1, "unroll": 50, "batch": 500}}
+RLLIB["rllib, wide"] = {"runners": 2, "envs": 8, "unroll": 20, "batch": 320, "hidden": [64, 64]}
 CARTPOLE = ["vtrace", "gym:CartPole-v1", "agent.batch=16", "agent.unroll=20", "architecture.envs=16"]
 
 
@@ -40,21 +43,21 @@ def _beside_peers(args: Any, env: str, words: list[str], iterations: int) -> tup
     ours = {"module": MODULE, "kind": "ours", "words": words, "iterations": iterations}
     tasks: dict[str, dict[str, Any]] = {"seed": ours | {"on": "seed"}, "sebulba": ours | {"on": "sebulba"}}
     pythons = {}
-    if args.rllib:
-        shape = {"runners": 2, "envs": 8, "seconds": 5 if args.quick else 30}
+    for peer, shape in RLLIB.items() if args.rllib else ():
         name = "ALE/Pong-v5" if env == "ale:Pong" else "CartPole-v1"
-        tasks["rllib"] = {"module": MODULE, "kind": "rllib", "environment": name, **shape}
-        pythons["rllib"] = args.rllib
-    else:
+        seconds = 5 if args.quick else 30
+        tasks[peer] = {"module": MODULE, "kind": "rllib", "environment": name, "seconds": seconds, **shape}
+        pythons[peer] = args.rllib
+    if not args.rllib:
         notes.print("NO PEER: --rllib names an interpreter that has it")
     outcomes = compete(tasks, args.rounds, pythons)
     rates = {name: outcome.rate for name, outcome in outcomes.items()}
-    rows, shown = [], table(f"{env}, V-trace", "", "steps/s", "of Sebulba", "of RLlib")
+    others = [one for one in ("sebulba", *RLLIB) if one in rates]
+    rows, shown = [], table(f"{env}, V-trace", "", "steps/s", *(f"of {one}" for one in others))
     for name, outcome in outcomes.items():
-        more = {f"of_{one}": rates[name] / rates[one] for one in ("sebulba", "rllib") if one in rates}
-        rows.append(outcome_row(args, env, name, outcome, **more))
-        of_rllib = f"{more['of_rllib']:.2f}" if "of_rllib" in more else "-"
-        shown.add_row(name, short(rates[name]), f"{more['of_sebulba']:.2f}", of_rllib)
+        of = {one: rates[name] / rates[one] for one in others}
+        rows.append(outcome_row(args, env, name, outcome, of=of))
+        shown.add_row(name, short(rates[name]), *(f"{share:.2f}" for share in of.values()))
     return rows, shown
 
 
