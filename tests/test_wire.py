@@ -278,6 +278,15 @@ def test_who_does_not_greet_is_dropped(serving, monkeypatch):
     channel.close()
 
 
+def test_environments_may_take_longer_to_make_than_to_greet(serving, monkeypatch):
+    monkeypatch.setattr("boonta.transport.server.GREETING", 0.3)
+    address, _ = serving(silence=1000.0)
+    mine = link(address)
+    time.sleep(2.5)
+    mine.step(timestep(PIXELS, 2))
+    mine.close()
+
+
 def test_no_token_goes_in_clear_to_other_machines():
     with pytest.raises(ValueError, match="a token for 192.0.2.1:1 needs --authority"):
         link("192.0.2.1:1", security=Security(token="x"))

@@ -124,6 +124,7 @@ class Server:
         session, why = None, "it left"
         try:
             session, count = self._welcomed(requests)
+            self._heard[context] = time.monotonic()  # it may make its environments only now
             yield messages.FromServer(welcome=messages.Welcome(first=session.first, life=session.life, seed=self.seed))
             before, actions = None, np.resize(self.schema.no_actions, (count, *self.schema.no_actions.shape[1:]))
             for message in requests:
