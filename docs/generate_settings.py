@@ -33,7 +33,7 @@ def page() -> str:
     for name in registry.AGENTS:
         parts += [f"## `agent`: {name}\n", table(registry.agent(name).settings, without=shared)]
     parts += ["## `run`\n", table(tables.Run), "## `architecture`: anakin\n", table(tables.Anakin)]
-    parts += ["## `architecture`: sebulba\n", table(tables.Sebulba)]
+    parts += ["## `architecture`: sebulba\n", table(tables.Sebulba), "## `architecture`: seed\n", table(tables.Seed)]
     return "\n".join(parts)
 
 
