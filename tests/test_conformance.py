@@ -11,7 +11,7 @@ import pytest
 
 from boonta import envs
 from boonta.agents import dqn, ppo, r2d2, vtrace
-from boonta.architectures import anakin, sebulba, seed, seed_threads
+from boonta.architectures import anakin, sebulba, seed, seed_inference, seed_threads
 from boonta.architectures.batching import Closed
 from boonta.architectures.sebulba_threads import Plan, Threads
 from boonta.core import acting, devices, random
@@ -76,7 +76,7 @@ def on_seed(agent, environment):
     """One client with all environments, so that batches are as wide as elsewhere."""
     unit = seed.make(agent, environment.spec, ENVS, ENVS)
     params = jax.jit(agent.init)(acting.streams(random.key(SEED)).params)
-    plan = seed_threads.Plan([jax.devices()[0]], ENVS, ENVS, ENVS, ENVS, 1.0)
+    plan = seed_inference.Plan([jax.devices()[0]], ENVS, ENVS, ENVS, ENVS, 1.0)
     threads = seed_threads.Threads(unit, environment.spec, plan, SEED, Trace())
     threads.compile(params)
     threads.publish(jax.device_put(params, jax.devices()[0]), jnp.int32(0))

@@ -10,9 +10,10 @@ import pytest
 
 from boonta import envs
 from boonta.agents import ppo
-from boonta.architectures import seed, seed_threads
+from boonta.architectures import seed, seed_inference, seed_threads
 from boonta.architectures.batching import Closed
-from boonta.architectures.seed_threads import Plan, Taken, Threads
+from boonta.architectures.seed_inference import Plan
+from boonta.architectures.seed_threads import Taken, Threads
 from boonta.cli import main
 from boonta.core import random
 from boonta.core.host import Workers
@@ -119,7 +120,7 @@ def test_a_thread_that_dies_is_told(running, monkeypatch):
     def broken(self, requests):
         raise RuntimeError("no such luck")
 
-    monkeypatch.setattr(seed_threads._Inference, "_answer", broken)
+    monkeypatch.setattr(seed_inference.Inference, "_answer", broken)
     client(threads.join(1, 0, "a"))
     with pytest.raises(seed_threads.Failed, match="no such luck"):
         while True:

@@ -5,8 +5,8 @@
     (no network, no JAX)  ◀─   rows, act, scatter: one compiled call            parameters to every inference device
 
 Memories, random streams and trajectories half written stay on the device, in rows of a table, one for each environment.
-`make` gives what is to be compiled for acting, as pure functions; `seed_threads` has what moves there, `seed_learners`
-what learns, from each trajectory once or from replay.
+`make` gives what is to be compiled for acting, as pure functions; `seed_threads` and `seed_inference` have what moves
+there, `seed_learners` what learns, from each trajectory once or from replay.
 """
 
 from collections.abc import Callable

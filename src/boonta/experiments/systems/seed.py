@@ -16,8 +16,9 @@ import numpy as np
 
 from boonta.architectures import learner, seed, seed_threads
 from boonta.architectures.batching import Closed
+from boonta.architectures.seed_inference import Plan
 from boonta.architectures.seed_learners import Passing, Replaying
-from boonta.architectures.seed_threads import Plan, Session, Taken, Threads
+from boonta.architectures.seed_threads import Session, Taken, Threads
 from boonta.core import settings
 from boonta.core.environment import check
 from boonta.core.faults import Broken, Budget
