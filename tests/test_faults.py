@@ -213,6 +213,42 @@ def test_a_signal_does_not_wait_for_an_evaluation(tmp_path, monkeypatch, capfd):
     assert sum("eval/episodes" in row for row in read_metrics(folder)) >= 9
 
 
+R2D2 = {
+    "agent.hidden": 8, "agent.batch": 4, "agent.length": 8, "agent.burn_in": 4, "agent.period": 4, "agent.minimum": 10,
+    "agent.core_size": 8, "agent.capacity": 100, "agent.head": 8, "agent.replay_ratio": 1, "run.eval_episodes": 2,
+    "run.log_every": 80, "run.checkpoint_every": 800, "run.evaluate_every": 400, "architecture.envs": 4,
+    "architecture.chunk": 4, "architecture.actors": 4, "architecture.restarts": 0,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_seed_ended_or_killed_goes_on_with_its_replay(number, tmp_path):
+    """Its actors get the signal too, and end with the run, not before it."""
+    folder, steps = tmp_path / "run", 12_000
+    settings = [word for key, value in R2D2.items() for word in ("--set", f"{key}={value}")]
+    begin = ["train", "r2d2", "gym:CartPole-v1", "--on", "seed", "--config", "none", "--json", "--steps", str(steps)]
+    process = begun([*begin, "--out", str(folder), *settings])
+    while not list(folder.glob("checkpoints/*/checksums.json")):
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.05)
+    os.killpg(process.pid, number) if number == signal.SIGTERM else process.kill()
+    _, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == (128 + number if number == signal.SIGTERM else -number), err
+    assert gone(process)
+    saved = max(int(path.parent.name.split("-")[-1]) for path in folder.glob("checkpoints/*/checksums.json"))
+    before = [row for row in read_metrics(folder) if row["env_steps"] <= saved and "updates" in row][-1]
+    process = begun(["train", "--resume", str(folder), "--json"])
+    out, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0 and "begins empty" not in err, err
+    assert f"going on from step {saved}" in err
+    rows = [row for row in read_metrics(folder) if "updates" in row]
+    after = next(row for row in rows if row["env_steps"] > saved)
+    assert 0.7 * before["replay/windows"] < after["replay/windows"] <= 130  # some wait for their last pieces
+    assert before["updates"] < after["updates"] < before["updates"] + 200
+    assert abs(after["replay/samples_per_insert"] - before["replay/samples_per_insert"]) < 0.2
+    assert json.loads(out.splitlines()[-1])["status"] == "done"
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_ended_or_killed_a_run_goes_on_where_it_was(number, tmp_path):
     folder = tmp_path / "run"

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from boonta.core.agent import Experience
 from boonta.core.types import FIRST, LAST, MID, Ids, Origin, TimeStep, Trajectory
-from boonta.replay import sums
+from boonta.replay import frames, sums
 from boonta.replay.host import HostReplay
 from boonta.replay.once import once
 from boonta.replay.ring import ring
@@ -79,7 +79,7 @@ def streams(envs, steps, stack, seed=0):
     rng = np.random.default_rng(seed)
     kinds = np.full((envs, steps), MID, np.int8)
     observation = np.zeros((envs, steps, 2, 2, stack), np.uint8)
-    frames = rng.integers(1, 255, (envs, steps, 2, 2), np.uint8)
+    fresh = rng.integers(1, 255, (envs, steps, 2, 2), np.uint8)
     for e in range(envs):
         begin = 0
         while begin < steps:
@@ -88,7 +88,7 @@ def streams(envs, steps, stack, seed=0):
             kinds[e, end - 1 : end] = LAST
             for t in range(begin, min(end, steps)):
                 for back in range(min(stack, t - begin + 1)):
-                    observation[e, t, ..., stack - 1 - back] = frames[e, t - back]
+                    observation[e, t, ..., stack - 1 - back] = fresh[e, t - back]
             begin = end
     number = np.arange(envs * steps, dtype=np.int32).reshape(envs, steps)
     return TimeStep(observation, number, number / 2.0, np.ones((envs, steps), np.float32), kinds)
@@ -147,6 +147,10 @@ def test_windows_are_the_stream(sampler, length, period, unroll, stack):
     assert int(replay.size(state)) == int(jnp.sum(state.priorities.weights > 0))
 
 
+def unpacked(trajectory, stack):
+    return trajectory._replace(timesteps=frames.unpack(trajectory.timesteps, stack))
+
+
 def hosted(stream, sampler, length, period, unroll, stack, capacity=16, **options):
     wanted = Experience(length, 5, period=period, unroll=unroll, capacity=capacity, sampler=sampler)
     example = jax.tree.map(lambda x: np.asarray(x[0]), piece_of(stream, 0, unroll, np.zeros(len(stream.reward), int)))
@@ -167,7 +171,7 @@ def test_windows_on_the_host_are_the_stream(sampler, length, period, unroll, sta
         piece = jax.tree.map(lambda x, e=e: np.asarray(x[e]), piece_of(stream, there[e], unroll, life))
         ids = replay.insert(piece)
         there[e] += 1
-        of_the_stream(replay.window(ids), stream, period, reborn * unroll)
+        of_the_stream(unpacked(replay.window(ids), stack), stream, period, reborn * unroll)
         assert len(replay) <= 16 + unroll // period
         if not len(replay):
             continue
@@ -178,7 +182,7 @@ def test_windows_on_the_host_are_the_stream(sampler, length, period, unroll, sta
             assert len(again) == len(replay) and again.nbytes() == replay.nbytes()
             replay = again
         some = replay.sample()
-        of_the_stream(some.trajectory, stream, period, reborn * unroll)
+        of_the_stream(unpacked(some.trajectory, stack), stream, period, reborn * unroll)
         drawn += 5
         replay.revise(some.ids, rng.random(5))
     assert drawn > 250 and len(replay) == np.count_nonzero(replay._weights.all())
@@ -202,7 +206,7 @@ def test_the_host_draws_while_others_insert():
             while any(thread.is_alive() for thread in threads):
                 if len(replay) > 8:
                     some = replay.sample()
-                    of_the_stream(some.trajectory, stream, 2, -1)
+                    of_the_stream(unpacked(some.trajectory, 4), stream, 2, -1)
                     replay.revise(some.ids, np.full(5, 2.0))
         except BaseException as error:
             errors.append(error)
@@ -224,6 +228,16 @@ def test_stacked_frames_are_stored_once():
         replay.insert(jax.tree.map(lambda x: np.asarray(x[0]), piece_of(stream, i, 20, np.zeros(1, int))))
     frames_, others = 2 * (20 + 3) * 4, 2 * 20 * (4 + 4 + 4 + 1 + 4) + 2 * (4 + 4 * 4)
     assert replay.nbytes() == frames_ + others
+
+
+def test_a_stack_is_one_array():
+    trajectory = jax.tree.map(lambda x: np.asarray(x[0]), piece_of(streams(1, 5, 2), 0, 4, np.zeros(1, int)))
+    for observation in (trajectory.timesteps.observation[..., :1], {"a": np.zeros((5, 2)), "b": np.zeros((5, 2))}):
+        one = trajectory._replace(timesteps=trajectory.timesteps._replace(observation=observation))
+        with pytest.raises(ValueError, match="a spec with stack 2 needs one array"):
+            HostReplay(Experience(4, 1, capacity=8, sampler="uniform"), 1, 8, one, 2)
+        with pytest.raises(ValueError, match="a spec with stack 2 needs one array"):
+            ring(Experience(4, 1, capacity=8, sampler="uniform"), 1, 8, 1, 1, 2).init(one)
 
 
 def test_nothing_is_drawn_from_nothing():

@@ -96,6 +96,19 @@ def test_a_client_that_comes_again_begins_a_new_life(running):
     assert threads.told() == ["environments 0 to 3 (a): it left"]
 
 
+def test_a_batch_waits_for_as_many_as_the_smallest_client_has(running):
+    threads, _ = running
+    (part,) = threads.parts
+    threads.plan = threads.plan._replace(minimum=0)
+    assert part._least() == 0
+    clients = [threads.join(count, -1, "a") for count in (3, 2)]
+    assert part._least() == 2
+    clients[1].leave("it left")
+    assert part._least() == 3
+    threads.plan = threads.plan._replace(minimum=8)
+    assert part._least() == 3
+
+
 def test_environments_are_no_ones_twice(running):
     threads, _ = running
     mine = threads.join(3, 2, "a")
@@ -205,6 +218,11 @@ def test_one_actor_where_stepping_costs_little(microseconds, actors, monkeypatch
 def test_who_does_what_must_fit(agent, assignments, words):
     with pytest.raises(ValueError, match=words):
         made(agent, *assignments)
+
+
+def test_learner_devices_share_samples_where_there_is_replay():
+    few = ["agent.minimum=50", "agent.capacity=500", "architecture.inference=1"]
+    assert made("dqn", "agent.batch=9", "architecture.chunk=8", *few).describe()["learners"] == [1, 2, 3]
 
 
 def test_a_run_on_many_devices_is_evaluated_on_one(tmp_path, capfd):

@@ -12,7 +12,7 @@ from boonta.replay.limiter import Limiter, Stalled
 
 
 def batcher(minimum=4, maximum=8, deadline=0.05, present=100):
-    return Batcher(minimum, maximum, deadline, lambda: present)
+    return Batcher(maximum, deadline, lambda: min(minimum, present))
 
 
 def asking(one, *rows):
@@ -153,6 +153,18 @@ def test_inserts_keep_a_wait_for_the_minimum_alive():
         time.sleep(0.1)
         one.inserts(1)
     thread.join(20)
+    assert not thread.is_alive() and one.sampled == 4
+
+
+def test_a_replay_that_is_saved_is_no_stall():
+    one = Limiter(1.0, 10, inserting=1, sampling=4, timeout=0.1)
+    with one.still():
+        thread = threading.Thread(target=one.sample, args=(4,), daemon=True)
+        thread.start()
+        time.sleep(0.5)
+        assert thread.is_alive()
+        one.inserts(14)
+        thread.join(20)
     assert not thread.is_alive() and one.sampled == 4
 
 

@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import grpc
 import numpy as np
@@ -15,11 +16,15 @@ from google.protobuf import descriptor_pb2
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from boonta import envs
 from boonta.core import host, nests
+from boonta.core.faults import Broken
+from boonta.core.host import Workers
 from boonta.core.spec import Continuous, Discrete, Shape, Spec
 from boonta.core.types import FIRST, LAST, MID
+from boonta.transport import actor as acting
 from boonta.transport import messages
-from boonta.transport.client import Link, Lost
+from boonta.transport.client import Link, Lost, Welcome
 from boonta.transport.security import Security
 from boonta.transport.server import Refused, Server
 from boonta.transport.wire import Malformed, Schema
@@ -64,7 +69,9 @@ def test_the_schema_is_said_in_words():
     lines = ["observation u1[3,3,2]", "reward f4[]", "discount f4[]", "step_type i1[]", "->", "action i4[] < 4"]
     assert Schema(PIXELS).text == "\n".join(lines)
     assert Schema(MANY).text.startswith("observation/a i4[]\nobservation/legal b1[3]\nobservation/z f4[2]\n")
-    assert len({Schema(spec).fingerprint for spec in SPECS.values()}) == len(SPECS)
+    stacked = Schema(PIXELS._replace(stack=2))
+    assert stacked.text.splitlines()[0] == "observation u1[3,3,2] stack 2"
+    assert len({Schema(spec).fingerprint for spec in SPECS.values()} | {stacked.fingerprint}) == len(SPECS) + 1
 
 
 def altered(field, value):
@@ -84,6 +91,7 @@ def altered(field, value):
         (altered("z", np.nan), "observation/z is not finite"),
         (altered("reward", np.inf), "reward is not finite"),
         (altered("reward", 3e38), "reward must be within"),
+        (altered("reward", -2e15), "reward must be within 1e.15 of 0"),
         (altered("discount", 2.0), "discount must be from -1 to 1"),
         (altered("step_type", 3), "step_type must be 0, 1 or 2"),
         (altered("step_type", -1), "step_type must be 0, 1 or 2"),
@@ -148,12 +156,13 @@ class Room:
     """Sessions that answer with the sum of what they see, and remember why they ended."""
 
     def __init__(self, schema):
-        self.schema, self.left, self.here, self.slow = schema, [], 0, 0.0
+        self.schema, self.left, self.here, self.slow, self.names = schema, [], 0, 0.0, []
 
     def join(self, count, first, name):
         if first == 13:
             raise Refused("ALREADY_EXISTS", "another's")
         self.here += 1
+        self.names.append(name)
         room = self
 
         class Session:
@@ -239,6 +248,44 @@ def test_a_client_that_breaks_the_rules_goes_alone(serving):
     good.close()
     eventually(lambda: sorted(room.left) == ["it left", room.left[0]] or len(room.left) == 2)
     assert any("FIRST must come" in why for why in room.left)
+
+
+def test_what_a_client_calls_itself_is_harmless_to_print(serving):
+    address, room = serving()
+    Link(address, Schema(PIXELS), 1, -1, "me\x1b[2J\nall is well\u202e", OPEN, 20.0).close()
+    assert room.names == [r"me\x1b[2J\nall is well\u202e"]
+
+
+def test_an_actor_is_as_patient_after_a_fault_as_before(monkeypatch):
+    """Its environments fail long after its start; it looks for a server as long as at the beginning."""
+    clock, made = [0.0], []
+
+    class Fleeting:
+        def __init__(self, *_):
+            made.append(clock[0])
+            if len(made) > 1:
+                raise Lost("nobody there", final=len(made) == 4)
+            self.welcome = Welcome(0, 0, 0)
+
+        def step(self, timestep):
+            clock[0] += 1000.0
+            if clock[0] > 3000.0:
+                raise Broken("no such luck")
+            return np.zeros(1, np.int32)
+
+        def close(self):
+            pass
+
+    def sleep(seconds):
+        clock[0] += seconds
+
+    monkeypatch.setattr(acting, "Link", Fleeting)
+    monkeypatch.setattr(acting, "time", SimpleNamespace(monotonic=lambda: clock[0], sleep=sleep))
+    told = []
+    wish = acting.Actor(("x",), 1, 0, "a", OPEN, Workers("serial"), patience=60.0)
+    with pytest.raises(Lost):
+        acting.act(envs.make("gym:CartPole-v1"), wish, told.append)
+    assert len(made) == 4 and any("no such luck" in text for text in told)
 
 
 def test_a_message_that_is_too_large_is_refused(serving):

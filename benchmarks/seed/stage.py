@@ -18,7 +18,7 @@ BAR = 400.0  # mean return in evaluation, of 500
 LIMIT = 400.0  # seconds that a drill waits for anything
 ACTORS, ENVS, SPARE = 5, 8, 8  # actors, environments of each, environments that nobody has
 SETTINGS = {
-    "architecture.envs": ACTORS * ENVS + SPARE, "architecture.maximum": ACTORS * ENVS, "architecture.minimum": ENVS,
+    "architecture.envs": ACTORS * ENVS + SPARE, "architecture.maximum": ACTORS * ENVS,
     "architecture.silence": 5.0, "run.evaluate_every": 20_000, "run.checkpoint_every": 20_000, "run.log_every": 4_000,
     "run.eval_episodes": 10,
 }  # fmt: skip

@@ -17,6 +17,7 @@ from boonta import envs
 from boonta.core.agent import Experience
 from boonta.core.host import Workers, random_actions
 from boonta.core.types import Origin, Trajectory
+from boonta.replay import frames
 from boonta.replay.host import HostReplay
 from boonta.replay.ring import ring
 
@@ -40,7 +41,7 @@ def wanted(batch: int, capacity: int) -> Experience:
 
 
 def host(capacity: int, batch: int, compress: bool = False) -> Store:
-    """Ours in the host's memory."""
+    """Ours in the host's memory, its samples put on a device, where stacks are put together."""
     pieces = _pieces()
     waiting = ENVS * LENGTH // UNROLL
     replay = HostReplay(wanted(batch, capacity), batch, capacity + waiting, _of(next(pieces), 0), STACK, compress)
@@ -50,7 +51,12 @@ def host(capacity: int, batch: int, compress: bool = False) -> Store:
         for i in range(ENVS):
             replay.insert(_of(chunk, i))
 
-    return insert, replay.sample, replay.nbytes
+    whole = jax.jit(lambda sample: frames.unpack(sample.trajectory.timesteps, STACK))
+
+    def sample() -> None:
+        jax.block_until_ready(whole(replay.sample()))
+
+    return insert, sample, replay.nbytes
 
 
 compressed = partial(host, compress=True)

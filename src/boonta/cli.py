@@ -78,6 +78,14 @@ def _parser() -> argparse.ArgumentParser:
     actor.add_argument("--workers", choices=("auto", "serial", "threads", "processes"), default="auto")
     actor.add_argument("--worker-count", metavar="N", type=int, default=0, help="0: one per core")
     actor.add_argument(
+        "--worker-timeout",
+        metavar="SECONDS",
+        type=float,
+        default=60.0,
+        help="for an answer of one (default: 60)",
+    )
+    actor.add_argument("--tied", action="store_true", help="end with standard input, and with no signal but SIGKILL")
+    actor.add_argument(
         "--patience", metavar="SECONDS", type=float, default=300.0, help="without a server (default: 300)"
     )
     _add_security(actor, "the server's certificates must be signed by")
@@ -159,6 +167,9 @@ def _add_security(sub: argparse.ArgumentParser, authority: str) -> None:
 def _actor(args: argparse.Namespace) -> int:
     import socket
 
+    if args.tied:
+        process.tie()
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")  # accelerators are the server's, also from compiled environments
     from boonta import envs
     from boonta.core.host import Host, Workers
     from boonta.transport.actor import Actor, Broken, Lost, act
@@ -177,7 +188,7 @@ def _actor(args: argparse.Namespace) -> int:
         made = serve(made)
     security = Security(args.certificate, args.key, args.authority, args.token)
     name = args.name or f"{socket.gethostname()}-{os.getpid()}"
-    workers = Workers(args.workers, args.worker_count)
+    workers = Workers(args.workers, args.worker_count, args.worker_timeout)
     try:
         act(
             made,

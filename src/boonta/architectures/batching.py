@@ -25,16 +25,15 @@ class Batcher:
     """Where callers wait for answers and the answering thread for callers.
 
     Args:
-        minimum: rows that are waited for; fewer if there are no more callers.
         maximum: rows of a batch; a request has no more.
         deadline: seconds after the first request when a batch goes whatever it has.
-        present: () -> rows of all callers that are there.
+        least: () -> rows that a batch waits for until then.
     """
 
-    def __init__(self, minimum: int, maximum: int, deadline: float, present: Callable[[], int]) -> None:
-        self.minimum, self.maximum, self.deadline = minimum, maximum, deadline
+    def __init__(self, maximum: int, deadline: float, least: Callable[[], int]) -> None:
+        self.maximum, self.deadline = maximum, deadline
         self.batches = self.rows = 0  # taken so far
-        self._present = present
+        self._least = least
         self._waiting: list[Request] = []
         self._taken: list[Request] = []  # the last batch, maybe not answered yet
         self._since = 0.0
@@ -71,7 +70,7 @@ class Batcher:
                 if self._waiting:
                     rows = sum(request.rows for request in self._waiting)
                     due = self._since + self.deadline
-                    if now >= due or rows >= min(self.minimum, self._present()) or rows >= self.maximum:
+                    if now >= due or rows >= self._least() or rows >= self.maximum:
                         return self._first()
                     self._changed.wait(due - now)
                 elif now >= end:

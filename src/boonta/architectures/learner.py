@@ -14,6 +14,7 @@ from boonta.core import acting, devices, health
 from boonta.core.agent import Agent
 from boonta.core.trees import batch_size
 from boonta.core.types import Array, Key, Params, PyTree, Sample, Trajectory
+from boonta.replay import frames
 
 
 class State(NamedTuple):
@@ -146,12 +147,13 @@ class Sampled(NamedTuple):
     first: Callable[[Params, Trajectory], Array] | None
 
 
-def sampled(agent: Agent, observed: int) -> Sampled:
+def sampled(agent: Agent, observed: int, stack: int) -> Sampled:
     """What the learner compiles, for an agent with one learner.
 
     Args:
         agent: whose learner this is.
         observed: how many names of `health` come before those of the metrics.
+        stack: frames in an observation, which come packed.
 
     Raises:
         ValueError: several learners.
@@ -166,9 +168,13 @@ def sampled(agent: Agent, observed: int) -> Sampled:
         zero = jnp.zeros((), jnp.int32)
         return State(params, learners, {}, streams.updates, zero, zero)
 
+    def whole(packed: Trajectory) -> Trajectory:
+        return packed._replace(timesteps=frames.unpack(packed.timesteps, stack))
+
     def update(state: State, sample: Sample) -> tuple[State, dict[str, Array], Array | None]:
         key, update_key = jax.random.split(state.key)
         update_key = jax.random.fold_in(update_key, devices.rank())
+        sample = sample._replace(trajectory=whole(sample.trajectory))
         private, owned, feedback = learner.update(state.learners[name], state.params, sample, update_key)
         bad, age = health.first_bad(feedback.metrics), state.updates - sample.trajectory.origin.version
         metrics = feedback.metrics | {
@@ -183,7 +189,7 @@ def sampled(agent: Agent, observed: int) -> Sampled:
     first = None
     if learner.insert is not None:
         insert = learner.insert
-        first = lambda params, trajectory: jax.vmap(partial(insert, params))(trajectory)  # noqa: E731
+        first = lambda params, packed: jax.vmap(partial(insert, params))(whole(packed))  # noqa: E731
     return Sampled(init, update, first)
 
 

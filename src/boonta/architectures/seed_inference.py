@@ -26,7 +26,7 @@ class Plan(NamedTuple):
         inference: devices that act; each has an equal part of the environments.
         envs: environments of this host.
         size: trajectories of a chunk, of this host.
-        minimum: environments that a batch of inference waits for.
+        minimum: environments that a batch of inference waits for; 0 for those of the smallest client.
         maximum: environments of a batch, and of a client.
         deadline: seconds that it waits.
         ahead: chunks of trajectories that may lie ready before clients wait for the learner.

@@ -112,7 +112,7 @@ class Replaying:
         check_memory(agent, unit.piece(jax.eval_shape(agent.init, jax.random.key(0))).memory)
         self.unit, self.replay, self.limiter, self.seed = unit, replay, limiter, seed
         self.ahead, self.drawers, self.updates = ahead, drawers, 1
-        self.half = sampled(agent, len(unit.observed))
+        self.half = sampled(agent, len(unit.observed), replay.stack)
         sizes, hosts = replay.sizes, jax.process_count()
         self.steps = replay.batch * hosts / limiter.ratio / sizes.each * sizes.unroll  # of an iteration, in the mean
         self.before = -(-limiter.minimum // sizes.each) * sizes.unroll * hosts  # until the first
@@ -136,9 +136,14 @@ class Replaying:
             rest = shape.shape[1:] if steps else shape.shape
             return jax.ShapeDtypeStruct((batch, *steps, *rest), shape.dtype, sharding=own)
 
+        timesteps = jax.tree.map(lambda s: spread(s, length + 1), piece.timesteps)
+        if (stack := self.replay.stack) > 1:  # packed
+            seen = piece.timesteps.observation
+            frame = jax.ShapeDtypeStruct((0, *seen.shape[1:-1]), seen.dtype)
+            timesteps = timesteps._replace(observation=spread(frame, stack + length))
         trajectory = Trajectory(
             jax.tree.map(spread, piece.memory),
-            jax.tree.map(lambda s: spread(s, length + 1), piece.timesteps),
+            timesteps,
             jax.tree.map(lambda s: spread(s, length), piece.extras),
             jax.tree.map(spread, piece.origin),
         )
@@ -157,8 +162,7 @@ class Replaying:
         """
         feeder = self._fed(state, threads)
         with threads.trace.span("wait for samples"):
-            why, inserted = lambda: self._silence(threads), lambda: self.limiter.inserted
-            drawn = _waited(threads, lambda: self._get(feeder), why, inserted)
+            drawn = _waited(threads, lambda: self._get(feeder), lambda: self._silence(threads))
         with threads.trace.span("learn"):
             state, metrics, priorities = self._update(state.params, tuple(state[1:]), drawn.sample)
             self._params = _here(state.params)
@@ -178,7 +182,7 @@ class Replaying:
     @contextmanager
     def arrays(self) -> Iterator[dict[str, np.ndarray]]:
         """The replay, and what was counted around it; meanwhile it stands still."""
-        with self.replay.arrays() as arrays:
+        with self.limiter.still(), self.replay.arrays() as arrays:
             yield arrays | {"limiter": np.asarray([self.limiter.inserted, self.limiter.sampled])}
 
     def restore(self, arrays: dict[str, np.ndarray]) -> None:
@@ -242,15 +246,13 @@ def _names(metrics: dict[str, Any]) -> list[str]:
     return health.names({key: value for key, value in metrics.items() if not key.startswith("policy_lag")})
 
 
-def _waited(
-    threads: Threads, take: Callable[[], Any], why: Callable[[], str], moved: Callable[[], int] = lambda: 0
-) -> Any:
-    """What `take` gives, once it gives something; while what `moved` counts grows, that may take its time."""
-    since, before = time.monotonic(), moved()
+def _waited(threads: Threads, take: Callable[[], Any], why: Callable[[], str]) -> Any:
+    """What `take` gives, once it gives something; while clients are answered, that may take its time."""
+    since, before = time.monotonic(), threads.answered()
     while time.monotonic() < since + threads.plan.timeout:
         threads.check()
         if (taken := take()) is not None:
             return taken
-        if (now := moved()) != before:
+        if (now := threads.answered()) != before:
             since, before = time.monotonic(), now
     raise Failed(why())

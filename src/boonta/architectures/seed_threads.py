@@ -64,8 +64,12 @@ class Part:
         self.threads, self.device, self.first = threads, device, first
         self.envs = plan.envs // len(plan.inference)
         self.sessions: list[Session] = []
-        present = lambda: sum(session.count for session in self.sessions)  # noqa: E731
-        self.batcher = Batcher(plan.minimum, plan.maximum, plan.deadline, present)
+        self.batcher = Batcher(plan.maximum, plan.deadline, self._least)
+
+    def _least(self) -> int:
+        """Environments that a batch waits for: no more than there are, and by default those of one client."""
+        counts = [session.count for session in self.sessions]
+        return min(self.threads.plan.minimum or min(counts, default=1), sum(counts))
 
 
 class Threads:
@@ -162,6 +166,10 @@ class Threads:
     def present(self) -> int:
         """Environments of all clients that are here."""
         return sum(session.count for part in self.parts for session in part.sessions)
+
+    def answered(self) -> int:
+        """Steps of environments that were answered so far."""
+        return sum(part.batcher.rows for part in self.parts)
 
     def check(self) -> None:
         """Look after the threads, for whoever does not wait for them.

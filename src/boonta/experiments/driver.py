@@ -176,7 +176,8 @@ class Driver:
             self.final = scores
         score = float(np.mean(scores.returns))
         better, self.best = score > self.best, max(self.best, score)
-        if one.save or better:
+        # A checkpoint later than what is in replay would be gone on from without it.
+        if one.save or (better and not (self.config.run.save_replay and self.system.replaying)):
             facts = one.facts | {"best": self.best, "evaluated": self.evaluated}
             self.checkpoints.save(self.system.at(one.mark.done), one.state, facts, score)
 

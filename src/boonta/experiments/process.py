@@ -4,9 +4,12 @@ import ctypes
 import os
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import NamedTuple, NoReturn
+
+LAST = 3.0  # seconds that a tied process has to end
 
 
 class Hosts(NamedTuple):
@@ -61,6 +64,30 @@ def start(devices: int, hosts: Hosts | None = None) -> None:
         jax.distributed.initialize(hosts.coordinator, hosts.processes, hosts.process)  # None: as the cluster says
         if jax.process_index():
             ctypes.CDLL(None).signal(signal.SIGABRT, _on_abort)
+
+
+def tie() -> None:
+    """Let this process end when its standard input does, and not before, for a parent that holds the other end.
+
+    A terminal, or a cluster, sends signals to all processes of a run, whose parent needs this one until it has saved.
+    """
+    ended, main = threading.Event(), threading.get_ident()
+
+    def interrupt(number: int, frame: object) -> None:
+        if ended.is_set():
+            raise KeyboardInterrupt
+
+    def watch() -> None:
+        while os.read(0, 1 << 10):
+            pass
+        ended.set()
+        signal.pthread_kill(main, signal.SIGINT)
+        time.sleep(LAST)
+        os._exit(1)
+
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, interrupt)
+    threading.Thread(target=watch, name="standard input", daemon=True).start()
 
 
 def leads() -> bool:

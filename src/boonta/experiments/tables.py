@@ -15,7 +15,12 @@ class Run:
     seeds: int = setting(1, "members with seeds seed, seed + 1, ...", low=1)
     sweep: tuple[str, ...] = setting((), "key=v1,v2,... of continuous agent settings: one member for each of the grid")
     log_every: int = setting(0, "environment steps between log lines; 0 for a fiftieth of the run", low=0)
-    evaluate_every: int = setting(0, "environment steps between evaluations; 0 for a tenth of the run", low=0)
+    evaluate_every: int = setting(
+        0,
+        "environment steps between evaluations; 0 for a tenth of the run. The best is kept; with replay, the best at a "
+        "checkpoint",
+        low=0,
+    )
     eval_episodes: int = setting(100, "greedy episodes in an evaluation", low=1)
     checkpoint_every: int = setting(0, "environment steps between checkpoints; 0 for a tenth of the run", low=0)
     keep: int = setting(3, "latest checkpoints kept; the best one is kept besides", low=1)
@@ -80,7 +85,9 @@ class Seed:
     address: str = setting("", "where to listen: unix:PATH or HOST:PORT; empty for a socket of its own")
     inference: str = setting("auto", "devices that act: a count of the first ones, or places such as [0,1]")
     learners: str = setting("auto", "devices that learn: a count of the last ones, or places such as [1,2,3]")
-    minimum: int = setting(0, "environments that a batch of inference waits for; 0 for those of one actor", low=0)
+    minimum: int = setting(
+        0, "environments that a batch of inference waits for; 0 for those of the smallest client", low=0
+    )
     maximum: int = setting(0, "environments of a batch, and of a client; 0 for all of an inference device", low=0)
     deadline: float = setting(0.01, "seconds that a batch waits", low=0.0)
     chunk: int = setting(0, "trajectories that the learner takes together; 0 for the agent's batch", low=0)

@@ -14,6 +14,17 @@ import numpy as np
 from boonta.core.types import FIRST, PyTree, TimeStep, Trajectory
 
 
+def check(observation: PyTree, stack: int) -> None:
+    """Hold an observation's shapes to what a stack is.
+
+    Raises:
+        ValueError: it is not one array whose last axis is the stack.
+    """
+    leaves = jax.tree.leaves(observation)
+    if stack > 1 and (len(leaves) != 1 or leaves[0].shape[-1:] != (stack,)):
+        raise ValueError(f"a spec with stack {stack} needs one array whose last axis is that, got {observation}")
+
+
 def pack(piece: Trajectory, stack: int) -> Trajectory:
     """A piece [U, ...] whose observation [U, ..., S] becomes [S - 1 + U, ...]; as it is where `stack` is 1."""
     if stack == 1:
@@ -25,43 +36,50 @@ def pack(piece: Trajectory, stack: int) -> Trajectory:
     return piece._replace(timesteps=piece.timesteps._replace(observation=kept))
 
 
-def unpack(timesteps: TimeStep, stack: int, chain: Any, begin: Any, place: Any, step: Any, unroll: int) -> TimeStep:
-    """Windows of time steps out of stored pieces.
+def window(timesteps: TimeStep, stack: int, begin: Any, place: Any, step: Any) -> TimeStep:
+    """Windows of time steps out of stored pieces, packed like these.
 
     Args:
         timesteps: TimeStep [N, U, ...], packed.
         stack: S.
-        chain: int [B, W], places of the pieces of each window.
-        begin: int [B], the step of the first piece where the window begins.
+        begin: int [B], the step of its first piece where a window begins.
         place: int [B, L], the piece of each step.
         step: int [B, L], where in its piece.
-        unroll: U.
 
     Returns:
-        TimeStep [B, L, ...].
+        TimeStep [B, L, ...], its observation [B, S - 1 + L, ...].
     """
     if stack == 1:
         return jax.tree.map(lambda x: x[place, step], timesteps)
     xp: Any = np if isinstance(place, np.ndarray) else jnp
     others = jax.tree.map(lambda x: x[place, step], timesteps._replace(observation=()))
-    now = begin[:, None] + xp.arange(step.shape[1])
-    back = now[..., None] - xp.arange(stack - 1, -1, -1)  # of each frame of a stack, the oldest first
-    piece = xp.take_along_axis(chain[:, None], xp.maximum(back, 0) // unroll, axis=-1)
-    at = xp.where(back < 0, back, back % unroll) + stack - 1
-    seen = timesteps.observation[piece, at]  # [B, L, S, ...]
-    # A frame from before the episode's first is not seen; of those before the piece itself the stored ones know.
-    starts = (timesteps.step_type[piece, xp.maximum(back, 0) % unroll] == FIRST) & (back >= 0)
-    later = xp.flip(xp.cumsum(xp.flip(starts, -1), -1), -1) - starts > 0  # whether a younger step of the stack is FIRST
-    seen = xp.where(later[(..., *[None] * (seen.ndim - 3))], xp.zeros_like(seen), seen)
-    return others._replace(observation=xp.moveaxis(seen, 2, -1))
+    first, back = place[:, :1], begin[:, None] + xp.arange(stack - 1)  # the older frames, in packed order
+    older = timesteps.observation[first, back]
+    # Those from before an episode that began meanwhile are not seen; the stored ones know of those before the piece.
+    after = back - stack + 2  # the step after each
+    starts = (timesteps.step_type[first, xp.maximum(after, 0)] == FIRST) & (after >= 0)
+    hidden = xp.flip(xp.cumsum(xp.flip(starts, 1), 1), 1) > 0
+    older = xp.where(_wide(hidden, older), xp.zeros_like(older), older)
+    return others._replace(observation=xp.concatenate([older, timesteps.observation[place, step + stack - 1]], axis=1))
 
 
-def frames_of(observation: PyTree, stack: int) -> None:
-    """Hold an observation's shapes to what a stack is.
+def unpack(timesteps: TimeStep, stack: int) -> TimeStep:
+    """Windows [B, L, ...] whose observation [B, S - 1 + L, ...] becomes [B, L, ..., S] again."""
+    if stack == 1:
+        return timesteps
+    frames, first = timesteps.observation, timesteps.step_type == FIRST
+    xp: Any = np if isinstance(frames, np.ndarray) else jnp
+    length, begun = first.shape[1], xp.cumsum(first, axis=1)  # episodes that began in the window so far
+    earlier = xp.concatenate([xp.zeros_like(begun[:, :1]).repeat(stack - 1, axis=1), begun], axis=1)
 
-    Raises:
-        ValueError: it is not one array whose last axis is the stack.
-    """
-    leaves = jax.tree.leaves(observation)
-    if stack > 1 and (len(leaves) != 1 or leaves[0].shape[-1] != stack):
-        raise ValueError(f"a spec with stack {stack} needs one array whose last axis is that, got {observation}")
+    def seen(j: int) -> Any:
+        """The j-th frame of each stack; nothing where an episode began after it."""
+        frame, hidden = frames[:, j : j + length], earlier[:, j : j + length] < begun
+        return xp.where(_wide(hidden, frame), xp.zeros_like(frame), frame)
+
+    return timesteps._replace(observation=xp.stack([seen(j) for j in range(stack)], axis=-1))
+
+
+def _wide(mask: Any, x: Any) -> Any:
+    """A mask [B, L] that goes with x [B, L, ...]."""
+    return mask[(..., *[None] * (x.ndim - mask.ndim))]

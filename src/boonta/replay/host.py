@@ -31,7 +31,7 @@ class HostReplay:
         seed: of what is drawn, any number of integers.
 
     Raises:
-        ValueError: windows that do not begin every period, or an unknown sampler.
+        ValueError: windows that do not begin every period, an unknown sampler, or observations that are no stacks.
     """
 
     def __init__(
@@ -49,6 +49,7 @@ class HostReplay:
         self.experience, self.batch, self.stack, self.compress = experience, batch, stack, compress
         self.sizes = windows(experience)
         self.places = max(-(-capacity // self.sizes.each), self.sizes.pieces)
+        frames.check(example.timesteps.observation, stack)
         one = frames.pack(_without_last(nests.mapped(lambda x: np.zeros(x.shape, x.dtype), example)), stack)
         self._seen = one.timesteps.observation
         if compress:
@@ -117,7 +118,7 @@ class HostReplay:
             return _ids(complete, np.repeat(self._generation[first], sizes.each))
 
     def sample(self) -> Sample:
-        """Windows [B, ...].
+        """Windows [B, ...], whose observations are packed: `frames.unpack` makes them whole, on a device.
 
         Raises:
             ValueError: there is nothing to draw.
@@ -132,7 +133,7 @@ class HostReplay:
         return Sample(trajectory, weights, ids)  # type: ignore[arg-type]
 
     def window(self, ids: Ids) -> Trajectory:
-        """Trajectory [K, ...] of Ids [K]."""
+        """Trajectory [K, ...] of Ids [K], packed likewise."""
         sizes, place = self.sizes, np.asarray(ids.place)
         first, begin = place // sizes.each, place % sizes.each * sizes.period
         chain = self._chain[first]
@@ -144,7 +145,7 @@ class HostReplay:
             pieces = _with_observation(nests.mapped(lambda x: x[used], pieces), self._unpacked(used))
             first = chain[:, 0]
         at = np.take_along_axis(chain, which, axis=1)
-        timesteps = frames.unpack(pieces.timesteps, self.stack, chain, begin, at, step, sizes.unroll)
+        timesteps = frames.window(pieces.timesteps, self.stack, begin, at, step)
         extras = nests.mapped(lambda x: x[at[:, :-1], step[:, :-1]], pieces.extras)
         memory, origin = nests.mapped(lambda x: x[first], (pieces.memory, pieces.origin))
         return Trajectory(memory, timesteps, extras, origin._replace(step=origin.step + begin))
@@ -164,7 +165,7 @@ class HostReplay:
 
     @contextmanager
     def arrays(self) -> Iterator[dict[str, np.ndarray]]:
-        """Everything there is, for a checkpoint: not copied, so nobody inserts, draws or revises meanwhile."""
+        """Everything there is, for a checkpoint: not copied but where compressed; nobody changes anything meanwhile."""
         with self._writing, self._lock:
             there = min(self._written, self.places)
             kept = {f"pieces/{name}": x[:there] for name, x in nests.named(self._pieces)}

@@ -2,6 +2,8 @@
 
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from fractions import Fraction
 
 CHECK = 1.0  # seconds between looks at the clock
@@ -48,7 +50,7 @@ class Limiter:
         self.inserted = self.sampled = 0
         self._moved = time.monotonic()  # when something was inserted
         self.waiting = ""  # who waits now
-        self._stopped = False
+        self._stopped = self._still = False
         self._changed = threading.Condition()
 
     def may_insert(self, count: int) -> bool:
@@ -79,7 +81,7 @@ class Limiter:
             enough = lambda: self.inserted >= self.minimum and self._ahead(0) - count >= -self.band  # noqa: E731
             while not self._stopped and not enough():
                 self.waiting = "sampling"
-                if time.monotonic() > max(since, self._moved) + self.timeout:
+                if not self._still and time.monotonic() > max(since, self._moved) + self.timeout:
                     raise Stalled(
                         f"sampling waited {self.timeout:g} s for inserts: {self.inserted} windows inserted (minimum "
                         f"{self.minimum}), {self.sampled} sampled, {self.ratio:g} samples per insert"
@@ -89,6 +91,16 @@ class Limiter:
             self.sampled += 0 if self._stopped else count
             self._changed.notify_all()
             return not self._stopped
+
+    @contextmanager
+    def still(self) -> Iterator[None]:
+        """While a replay is saved nobody inserts, and that is no stall."""
+        self._still = True
+        try:
+            yield
+        finally:
+            self._still = False
+            self.inserts(0)
 
     def stop(self) -> None:
         """Let everybody go."""

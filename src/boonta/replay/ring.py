@@ -64,6 +64,7 @@ def ring(experience: Experience, batch: int, capacity: int, rows: int, arriving:
     alpha = experience.priority_exponent if proportional else 1.0
 
     def init(example: Trajectory) -> State:
+        frames.check(example.timesteps.observation, stack)
         one = example._replace(timesteps=jax.tree.map(_without_last, example.timesteps))
         one = jax.eval_shape(lambda: frames.pack(jax.tree.map(_zeros, one), stack))
         pieces = jax.tree.map(lambda x: jnp.zeros((places, *x.shape), x.dtype), one)
@@ -114,7 +115,7 @@ def ring(experience: Experience, batch: int, capacity: int, rows: int, arriving:
         chain = state.chain[first]
         which, step = steps(sizes, begin, sizes.length + 1, jnp.arange)
         place = jnp.take_along_axis(chain, which, axis=1)
-        timesteps = frames.unpack(state.pieces.timesteps, stack, chain, begin, place, step, unroll)
+        timesteps = frames.unpack(frames.window(state.pieces.timesteps, stack, begin, place, step), stack)
         extras = jax.tree.map(lambda x: x[place[:, :-1], step[:, :-1]], state.pieces.extras)
         memory, origin = jax.tree.map(lambda x: x[first], (state.pieces.memory, state.pieces.origin))
         return Trajectory(memory, timesteps, extras, origin._replace(step=origin.step + begin))

@@ -27,8 +27,8 @@ class Actor(NamedTuple):
         name: what the server calls it.
         security: Security.
         workers: Workers, what steps environments in Python.
-        timeout: seconds that an answer may take: clients wait for a slow learner, and that a server is gone is noticed
-            by other means.
+        timeout: seconds that an answer may take: clients wait for a slow learner, its evaluations and its checkpoints,
+            and that a server is gone is noticed by other means.
         patience: seconds without a server after which it gives up.
         restarts: how often environments may fail and be made anew.
     """
@@ -39,7 +39,7 @@ class Actor(NamedTuple):
     name: str
     security: Security
     workers: Workers
-    timeout: float = 600.0
+    timeout: float = 7200.0
     patience: float = 300.0
     restarts: int = 3
 
@@ -69,16 +69,17 @@ def act(host: Host, actor: Actor, tell: Callable[[str], None] = lambda text: pri
                         steps += 1
             finally:
                 link.close()
-        except Broken as error:
-            budget.spend(f"actor {actor.name}", error)
-            for notice in budget.told():
-                tell(f"boonta: WARNING: {notice}")
-        except Lost as error:
-            if steps:
+        except (Broken, Lost) as error:
+            if steps:  # all was well until now
                 since, wait, refused = time.monotonic(), FIRST_WAIT, 0
-            which, refused = which + 1, refused + 1 if error.final else 0
-            if refused == len(actor.addresses) or time.monotonic() > since + actor.patience:
-                raise
-            tell(f"boonta: {error}; connecting again")
+            if isinstance(error, Broken):
+                budget.spend(f"actor {actor.name}", error)
+                for notice in budget.told():
+                    tell(f"boonta: WARNING: {notice}")
+            else:
+                which, refused = which + 1, refused + 1 if error.final else 0
+                if refused == len(actor.addresses) or time.monotonic() > since + actor.patience:
+                    raise
+                tell(f"boonta: {error}; connecting again")
         time.sleep(wait * random.uniform(0.5, 1.5))  # not all at once
         wait = min(2 * wait, LONGEST_WAIT)

@@ -108,6 +108,7 @@ class Server:
             raise OSError(f"{address} cannot be listened at: {error}") from error
         self.address = address if address.startswith("unix:") else f"{address.rpartition(':')[0]}:{port}"
         self._heard: dict[Any, float | None] = {}  # when each client spoke; None: it is dropped
+        self._hearing = threading.Lock()
         self._ended = threading.Event()
         self._server.start()
         threading.Thread(target=self._watch, name="client watcher", daemon=True).start()
@@ -142,7 +143,9 @@ class Server:
             why = f"it was refused: {error}"
             self._abort(context, error.code, str(error))
         finally:
-            if self._heard.pop(context, 0.0) is None:
+            with self._hearing:
+                silent = self._heard.pop(context) is None
+            if silent:
                 why = f"it said nothing for {self.silence:g} s"
             if session is not None:
                 session.leave(why)
@@ -160,7 +163,8 @@ class Server:
             raise Refused("FAILED_PRECONDITION", f"another schema; this server's is:\n{self.schema.text}")
         if hello.environments < 1:
             raise Malformed(f"environments must be at least 1, got {hello.environments}")
-        return self._join(hello.environments, max(hello.first, -1), hello.name[:100]), hello.environments
+        name = ascii(hello.name[:100])[1:-1]  # it is printed
+        return self._join(hello.environments, max(hello.first, -1), name), hello.environments
 
     def _abort(self, context: grpc.ServicerContext, code: str, message: str) -> NoReturn:
         context.abort(getattr(grpc.StatusCode, code), message)
@@ -169,7 +173,9 @@ class Server:
     def _watch(self) -> None:
         """Drop clients that say nothing: waiting for a message cannot be given a limit."""
         while not self._ended.wait(min(self.silence / 4, 1.0)):
-            for context, heard in list(self._heard.items()):
-                if heard is not None and time.monotonic() > heard + self.silence:
-                    self._heard[context] = None
-                    context.cancel()
+            with self._hearing:
+                now = time.monotonic()
+                silent = [one for one, heard in self._heard.items() if heard is not None and now > heard + self.silence]
+                self._heard |= dict.fromkeys(silent)
+            for context in silent:
+                context.cancel()

@@ -9,7 +9,7 @@ from boonta.core import nests
 from boonta.core.spec import Discrete, Shape, Spec
 from boonta.core.types import FIRST, LAST, PyTree, TimeStep
 
-LARGEST = 1e30  # number that is taken from a client: sums of such numbers are finite
+LARGEST = 1e15  # number that is taken from a client: squares of such numbers, and their sums, are finite
 
 
 class Malformed(ValueError):
@@ -47,7 +47,10 @@ class Schema:
         self.step_bytes = sum(leaf.nbytes for leaf in self._steps)
         self.no_actions = np.zeros((0, *self._action.shape), self._action.dtype)
         number_of = f" < {spec.action.n}" if isinstance(spec.action, Discrete) else ""
-        self.text = "\n".join([*map(_line, self._steps), "->", _line(self._action) + number_of])
+        lines = [*map(_line, self._steps), "->", _line(self._action) + number_of]
+        if spec.stack > 1:  # it is one array then, and the first
+            lines[0] += f" stack {spec.stack}"
+        self.text = "\n".join(lines)
         self.fingerprint = hashlib.sha256(self.text.encode()).digest()
 
     def encode(self, timestep: TimeStep) -> bytes:

@@ -43,7 +43,7 @@ from boonta.transport.wire import Schema
 
 ROLES = {"inference": "inference", "MainThread": "learner", "insert": "insert", "prefetch": "prefetch"}
 SWITCH = 0.5e-3  # seconds that a thread keeps Python's lock while others wait for it
-PATIENCE = 20.0  # seconds that actors of this run look for it once it is gone
+PATIENCE = 86_400.0  # seconds that actors of this run look for a place in it: they end with it in any case
 
 
 class Seed(Hosted):
@@ -56,8 +56,11 @@ class Seed(Hosted):
         self.name, self.settings = config.env, config.env_settings
         size = options.chunk or max(self.batches)
         envs = options.envs or max(self.batches)
-        divides = lambda inference, learners: size % learners == 0 and envs % inference == 0  # noqa: E731
+        shared = max(self.batches) if self.replaying else size  # what learner devices share
+        divides = lambda inference, learners: shared % learners == 0 and envs % inference == 0  # noqa: E731
         inference, learners = placement.asked(options, divides)
+        if size % hosts:
+            raise ValueError(f"architecture.chunk must be a multiple of the {hosts} hosts, got {size}")
         parts = hosts * len(inference)
         if envs % parts:
             raise ValueError(
@@ -72,10 +75,10 @@ class Seed(Hosted):
         asked = Workers(options.workers, options.worker_count, options.worker_timeout)
         self.actors = self._actors(envs // parts, len(inference), maximum, asked) if options.local else 0
         each = envs // hosts // (self.actors or 1)
-        minimum = options.minimum or min(each, maximum)
         self.plan = Plan(
-            inference, envs // hosts, size // hosts, minimum, maximum, options.deadline, options.ahead, options.timeout
-        )
+            inference, envs // hosts, size // hosts, options.minimum, maximum, options.deadline, options.ahead,
+            options.timeout,
+        )  # fmt: skip
         self.player, self._learners, self._sizes = inference[0], learners, (envs, size)
         self._make()
         self.iterations = configuration.iterations(config, self.steps, self.updates, self.learner.before)
@@ -196,8 +199,10 @@ class Seed(Hosted):
 
     def close(self) -> None:
         self._closing = True
-        for process in self._processes:
-            process.terminate()
+        with self._mending:
+            for process in self._processes:
+                assert process.stdin is not None
+                process.stdin.close()
         self.learner.stop()
         if self.threads:
             self.threads.stop()
@@ -271,28 +276,24 @@ class Seed(Hosted):
     def _actor(self, i: int) -> "subprocess.Popen[bytes]":
         assert self.server is not None
         each, first = self.plan.envs // self.actors, jax.process_index() * self.plan.envs
-        words = [
-            "actor",
-            self.name,
-            "--server",
-            self.server.address,
-            "--envs",
-            str(each),
-            "--first",
-            str(first + i * each),
-        ]
-        words += ["--name", f"actor {i}", "--patience", str(PATIENCE)]
-        words += ["--workers", self.workers.kind, "--worker-count", str(self.workers.count)]
+        options = {
+            "server": self.server.address, "envs": each, "first": first + i * each, "name": f"actor {i}",
+            "patience": PATIENCE, "workers": self.workers.kind, "worker-count": self.workers.count,
+            "worker-timeout": self.workers.timeout,
+        }  # fmt: skip
+        words = ["actor", self.name, "--tied", *(f"--{key}={value}" for key, value in options.items())]
         for key, value in self.settings.items():
             words += ["--set", f"env.{key}={value if isinstance(value, str) else json.dumps(value)}"]
-        return subprocess.Popen([sys.executable, "-m", "boonta", *words])
+        alone = os.environ | {"JAX_PLATFORMS": "cpu"}
+        return subprocess.Popen([sys.executable, "-m", "boonta", *words], stdin=subprocess.PIPE, env=alone)
 
     def _mend(self) -> None:
         """Start anew actors of this run that ended."""
         if not self._mending.acquire(blocking=False):  # another thread is at it
             return
         try:
-            self._mend_all()
+            if not self._closing:
+                self._mend_all()
         finally:
             self._mending.release()
 
