@@ -9,7 +9,7 @@ from test_benchmarks import KEYS, MACHINE
 
 from benchmarks import common
 from benchmarks.sebulba import contestants as hosted
-from benchmarks.seed import contestants, cost, drills, fuzz, latency, paper, replay, stores, throughput
+from benchmarks.seed import contestants, cost, drills, fuzz, latency, paper, replay, stage, stores, throughput
 from boonta import envs
 
 STEPS = {"seed": 1000, "sebulba": 1100, "rllib": 100, "rllib, wide": 500, "near": 500, "SEED": 1000}
@@ -118,10 +118,10 @@ def test_stores_are_filled_and_measured(store, what, ends):
 
 
 def test_a_drill_harms_a_run_that_goes_on(monkeypatch, tmp_path):
-    monkeypatch.setattr(drills, "BAR", -1.0)
-    monkeypatch.setattr(drills, "ACTORS", 2)
+    monkeypatch.setattr(stage, "BAR", -1.0)
+    monkeypatch.setattr(stage, "ACTORS", 2)
     small = {"run.evaluate_every": 4_000, "run.checkpoint_every": 4_000, "run.log_every": 1_000, "run.eval_episodes": 1}
-    monkeypatch.setattr(drills, "SETTINGS", drills.SETTINGS | small | {"architecture.envs": 24, "agent.hidden": 8})
+    monkeypatch.setattr(stage, "SETTINGS", stage.SETTINGS | small | {"architecture.envs": 24, "agent.hidden": 8})
     (row,) = drills.main(["--only", "duplicate", "--out", str(tmp_path)])
     assert row.keys() >= KEYS and row["facts"]["refused"] >= 1
 
