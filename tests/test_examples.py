@@ -18,6 +18,7 @@ import generate_settings
 
 from boonta import cli
 from boonta.architectures import anakin
+from boonta.arguments import parser
 from boonta.core import devices, episodes
 from boonta.experiments import registry
 from boonta.testing import AgentContract, EnvironmentContract
@@ -96,7 +97,7 @@ def test_commands_can_be_given(page):
     for command in commands:
         words = shlex.split(command, comments=True)
         try:
-            args = cli._parser().parse_args([*words, "--help"] if words[1:] == [] else words)
+            args = parser(cli.COMMANDS).parse_args([*words, "--help"] if words[1:] == [] else words)
         except SystemExit as end:
             assert end.code == 0, f"{page.name}: no such command: boonta {command}"
             continue

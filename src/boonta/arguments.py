@@ -1,0 +1,152 @@
+"""What the command line understands."""
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import NoReturn
+
+USAGE = 2  # the exit code where it does not
+
+
+def parser(commands: Mapping[str, Callable[[argparse.Namespace], int]]) -> argparse.ArgumentParser:
+    """What the command line understands; `command` of what it parses is the function of that name."""
+    made = _Parser(prog="boonta", description="Write an agent once; run it on one chip, a pod, or a fleet.")
+    made.add_argument("--version", action="version", version=f"boonta {version('boonta')}")
+    subparsers = made.add_subparsers(metavar="COMMAND", required=True)
+
+    def command(name: str, text: str) -> argparse.ArgumentParser:
+        sub = subparsers.add_parser(name, help=text, description=text)
+        sub.set_defaults(command=commands[name])
+        return sub
+
+    train = command("train", "Train an agent; without names PPO, on CartPole, on Anakin.")
+    _add_training(train)
+    train.add_argument("--on", metavar="ARCHITECTURE", help="where it runs: anakin, sebulba, seed")
+    train.add_argument("--synchronous", action="store_true", help="sebulba: acting waits for every update")
+    serve = command("serve", "Train on SEED with environments that come by `boonta actor`, from anywhere.")
+    _add_training(serve)
+    serve.add_argument(
+        "--address", metavar="ADDRESS", help="where to listen: unix:PATH or HOST:PORT (default: 127.0.0.1:8472)"
+    )
+    _add_security(serve, "clients' certificates must be signed by")
+
+    actor = command("actor", "Step environments for a server (`boonta serve`, or `--on seed`), from anywhere.")
+    actor.add_argument("env", help="family:Name of `boonta list envs`, or module:factory")
+    actor.add_argument("--server", metavar="ADDRESS", required=True, help="unix:PATH or HOST:PORT; several with commas")
+    actor.add_argument("--envs", metavar="K", type=int, default=1, help="environments (default: 1)")
+    actor.add_argument(
+        "--first", metavar="I", type=int, default=-1, help="global index of the first (default: any free)"
+    )
+    actor.add_argument("--name", default="", help="what the server calls it (default: host name and process)")
+    actor.add_argument(
+        "--set", metavar="env.KEY=VALUE", action="append", default=[], dest="assignments", help="of the environment"
+    )
+    actor.add_argument("--workers", choices=("auto", "serial", "threads", "processes"), default="auto")
+    actor.add_argument("--worker-count", metavar="N", type=int, default=0, help="0: one per core")
+    actor.add_argument(
+        "--worker-timeout",
+        metavar="SECONDS",
+        type=float,
+        default=60.0,
+        help="for an answer of one (default: 60)",
+    )
+    actor.add_argument("--tied", action="store_true", help="end with standard input, and with no signal but SIGKILL")
+    actor.add_argument(
+        "--patience", metavar="SECONDS", type=float, default=300.0, help="without a server (default: 300)"
+    )
+    _add_security(actor, "the server's certificates must be signed by")
+
+    evaluate = command("eval", "Evaluate a run: greedy episodes.")
+    evaluate.add_argument("run", type=Path)
+    evaluate.add_argument("--episodes", metavar="N", type=int, default=100, help="greedy episodes (default: 100)")
+    evaluate.add_argument("--json", action="store_true", help="one JSON object as the last line")
+    watch = command("watch", "Film one greedy episode of a run.")
+    watch.add_argument("run", type=Path)
+    watch.add_argument("--out", metavar="FILE", type=Path, help="a .gif or an .mp4 (default: RUN/watch.gif)")
+    watch.add_argument("--steps", metavar="N", type=int, default=1000, help="at most so many steps (default: 1000)")
+    watch.add_argument("--seed", metavar="S", type=int, default=0, help="of the episode (default: 0)")
+    for sub in (evaluate, watch):
+        sub.add_argument(
+            "--checkpoint", metavar="WHICH", default="latest", help="latest (default), best, or a step count"
+        )
+        sub.add_argument("--member", metavar="I", type=int, default=0, help="of several seeds or settings (default: 0)")
+    report = command("report", "Write one self-contained HTML page about runs.")
+    report.add_argument("runs", nargs="+", type=Path)
+    report.add_argument("--out", metavar="FILE.html", type=Path)
+    listing = command("list", "List what there is.")
+    listing.add_argument("what", nargs="?", choices=("agents", "envs", "architectures", "recipes"))
+    bench = command("bench", "Measure: run a script of benchmarks/ of a clone of the repository.")
+    bench.add_argument("name", help="such as anakin.peers")
+    bench.add_argument("arguments", nargs=argparse.REMAINDER)
+    doctor = command("doctor", "Show devices, versions and missing extras, or what is in a run folder.")
+    doctor.add_argument("run", nargs="?", type=Path)
+    doctor.add_argument("--json", action="store_true")
+    return made
+
+
+class _Parser(argparse.ArgumentParser):
+    """Refuses in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        print(f"{self.prog}: {message}; see `{self.prog} --help`", file=sys.stderr)
+        sys.exit(USAGE)
+
+
+def _add_training(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("agent", nargs="?", help="an agent of `boonta list agents`, or module:factory")
+    sub.add_argument("env", nargs="?", help="family:Name of `boonta list envs`, or module:factory")
+    sub.add_argument("--steps", metavar="N", type=_count, help="environment steps of one member")
+    sub.add_argument("--seed", metavar="S", type=int, help="the first seed")
+    sub.add_argument("--seeds", metavar="K", type=int, help="train K seeds in one program")
+    sub.add_argument(
+        "--sweep", metavar="KEY=V1,V2", action="append", help="train a grid of a continuous setting in one program"
+    )
+    sub.add_argument("--out", metavar="DIR", type=Path, help="the run folder (default: runs/AGENT-ENV-TIME)")
+    sub.add_argument("--config", metavar="FILE", help="a TOML file, the name of a recipe, or none for bare defaults")
+    sub.add_argument(
+        "--set",
+        metavar="TABLE.KEY=VALUE",
+        action="append",
+        default=[],
+        dest="assignments",
+        help="any setting, repeatable",
+    )
+    sub.add_argument("--resume", metavar="RUN", type=Path, help="go on where the run in this folder was")
+    sub.add_argument("--devices", metavar="N", help="devices to use, or auto")
+    sub.add_argument(
+        "--actors", metavar="DEVICES", help="sebulba: devices that act, a count or places as [0,1]; seed: processes"
+    )
+    sub.add_argument("--inference", metavar="DEVICES", help="seed: devices that act, likewise")
+    sub.add_argument("--learners", metavar="DEVICES", help="sebulba, seed: devices that learn, likewise")
+    sub.add_argument("--trace", metavar="FILE", help="sebulba, seed: write a timeline of all threads")
+    sub.add_argument("--on-nan", choices=("stop", "drop", "ignore"), help="what to do about what is not finite")
+    sub.add_argument("--json", action="store_true", help="one JSON object as the last line")
+    sub.add_argument("--coordinator", metavar="HOST:PORT", help="several hosts: the address of the first")
+    sub.add_argument("--processes", metavar="N", type=int, help="several hosts: how many")
+    sub.add_argument("--process", metavar="I", type=int, help="several hosts: which this is, from 0")
+    sub.add_argument(
+        "--distributed", action="store_true", help="several hosts, found out from the cluster's environment"
+    )
+
+
+def _add_security(sub: argparse.ArgumentParser, authority: str) -> None:
+    sub.add_argument("--certificate", metavar="FILE", default="", help="of this side, PEM")
+    sub.add_argument("--key", metavar="FILE", default="", help="its private key, PEM")
+    sub.add_argument("--authority", metavar="FILE", default="", help=f"PEM of what {authority}")
+    sub.add_argument(
+        "--token", default=os.environ.get("BOONTA_TOKEN", ""), help="shared secret (default: $BOONTA_TOKEN)"
+    )
+
+
+def _count(text: str) -> int:
+    """A number of steps, also as 1e6 or 1_000_000."""
+    try:
+        value = float(text.replace("_", ""))
+    except ValueError:
+        value = 0.5
+    if not value.is_integer():
+        raise argparse.ArgumentTypeError(f"must be a whole number, got {text!r}")
+    return int(value)
