@@ -2,6 +2,7 @@
 
 import dataclasses
 import types
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -28,19 +29,23 @@ The keys of `env` are the arguments of the environment's factory: see [environme
 
 def page() -> str:
     """The text of docs/settings.md."""
-    parts = [HEAD, "## `agent`: network and rewards, of every agent of ours\n", table(common.NetworkSettings)]
-    shared = {field.name for field in dataclasses.fields(common.NetworkSettings)}
+    parts = [HEAD, "## `agent`: network and rewards, of every agent of ours\n"]
+    parts += ["An agent's own table has the defaults that it changes.\n", table(common.TorsoSettings)]
+    parts += ["## `agent`: more of the network, of ppo and vtrace\n"]
+    parts += [table(common.NetworkSettings, without=[common.TorsoSettings])]
     for name in registry.AGENTS:
+        shared = [common.TorsoSettings, common.NetworkSettings]
         parts += [f"## `agent`: {name}\n", table(registry.agent(name).settings, without=shared)]
     parts += ["## `run`\n", table(tables.Run), "## `architecture`: anakin\n", table(tables.Anakin)]
     parts += ["## `architecture`: sebulba\n", table(tables.Sebulba), "## `architecture`: seed\n", table(tables.Seed)]
     return "\n".join(parts)
 
 
-def table(cls: Any, without: set[str] | frozenset[str] = frozenset()) -> str:
-    """A Markdown table of the fields of a settings dataclass."""
+def table(cls: Any, without: Sequence[Any] = ()) -> str:
+    """A Markdown table of the fields of a settings dataclass that are not as in others."""
     hints = get_type_hints(cls)
-    fields = [field for field in dataclasses.fields(cls) if field.name not in without]
+    there = {(field.name, field.default) for other in without for field in dataclasses.fields(other)}
+    fields = [field for field in dataclasses.fields(cls) if (field.name, field.default) not in there]
     marked = any(field.metadata["traced"] for field in fields)
     rows = [["key", "default", "allowed", *(["traced"] if marked else []), "meaning"]]
     rows.append(["---"] * len(rows[0]))

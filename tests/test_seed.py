@@ -1,6 +1,8 @@
 """SEED: sessions come and go, rows are reset, runs learn, stop and go on."""
 
 import json
+import os
+import signal
 import threading
 
 import jax
@@ -177,6 +179,20 @@ def test_a_server_that_others_can_reach_is_refused_before_anything_begins(tmp_pa
     assert main([*words, "--certificate", "no.pem", "--key", "no.pem", "--token", "x"]) == 2
     assert "no.pem cannot be read" in capfd.readouterr().err
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("agent", ["ppo", "r2d2"])
+def test_a_server_waits_for_actors_until_it_is_asked_to_end(agent, tmp_path, capfd, monkeypatch):
+    """It is saved, and says nothing that is secret."""
+    monkeypatch.setenv("BOONTA_TOKEN", "hunter2")
+    monkeypatch.setattr("sys.argv", ["boonta", "serve", "--token=hunter2"])
+    settings = [word for setting in [*AGENTS[agent], "architecture.timeout=1"] for word in ("--set", setting)]
+    threading.Timer(15.0, lambda: os.kill(os.getpid(), signal.SIGTERM)).start()
+    words = ["serve", agent, "gym:CartPole-v1", "--address", f"unix:{tmp_path}/s", "--out", str(tmp_path / "run")]
+    assert main([*words, *SMALL, *settings]) == 128 + signal.SIGTERM
+    assert "SIGTERM at step 0; saved" in capfd.readouterr().err
+    record = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert record["status"] == "interrupted" and record["command"] == "boonta serve '--token=***'"
 
 
 def made(agent="ppo", *assignments):

@@ -30,7 +30,8 @@ class Plan(NamedTuple):
         maximum: environments of a batch, and of a client.
         deadline: seconds that it waits.
         ahead: chunks of trajectories that may lie ready before clients wait for the learner.
-        timeout: seconds without experience after which the run fails.
+        timeout: seconds in which nobody was answered, after which the run fails.
+        patient: whether it waits for clients, as long as there are none, without end.
     """
 
     inference: Sequence[Any]
@@ -41,6 +42,7 @@ class Plan(NamedTuple):
     deadline: float
     ahead: int = 1
     timeout: float = 120.0
+    patient: bool = False
 
 
 class Item(NamedTuple):

@@ -15,7 +15,7 @@ from boonta.architectures.learner import State, halves, sampled, sampled_updater
 from boonta.architectures.learning import check_memory, fused
 from boonta.architectures.seed import Seed, Told
 from boonta.architectures.seed_replay import Drawn, Feeder
-from boonta.architectures.seed_threads import LIMIT, Failed, Threads
+from boonta.architectures.seed_threads import LIMIT, Asked, Failed, Threads
 from boonta.core import devices, health, random
 from boonta.core.agent import Agent
 from boonta.core.types import Array, Ids, Params, Sample, Trajectory
@@ -65,6 +65,7 @@ class Passing:
 
         Raises:
             Failed: a thread died, or nothing came in time.
+            Asked: the run is to end, and nothing came yet.
         """
         with threads.trace.span("wait for experience"):
             items = [_waited(threads, threads.take, threads.silence) for _ in range(self.learning.rounds)]
@@ -159,6 +160,7 @@ class Replaying:
 
         Raises:
             Failed: a thread died, or nothing came in time.
+            Asked: the run is to end, and nothing came yet.
         """
         feeder = self._fed(state, threads)
         with threads.trace.span("wait for samples"):
@@ -253,6 +255,8 @@ def _waited(threads: Threads, take: Callable[[], Any], why: Callable[[], str]) -
         threads.check()
         if (taken := take()) is not None:
             return taken
-        if (now := threads.answered()) != before:
+        if threads.asked():
+            raise Asked
+        if (now := threads.answered()) != before or (threads.plan.patient and not threads.present()):
             since, before = time.monotonic(), now
     raise Failed(why())

@@ -24,6 +24,10 @@ class Failed(RuntimeError):
     """A thread died, or nothing came; the message says which, with the traceback."""
 
 
+class Asked(Exception):
+    """The run was asked to end while it waited."""
+
+
 class Taken(Exception):
     """Environments that a client wants are not to be had; `why` is `there` (another's) or `room`."""
 
@@ -91,6 +95,7 @@ class Threads:
         self.ready: queue.Queue[Item] = queue.Queue(plan.ahead)
         self.joined = self.dropped = 0
         self.look: Callable[[], None] = lambda: None  # after others that must go on; raises Failed
+        self.asked: Callable[[], bool] = lambda: False  # whether the run is to end
         self._notes: queue.SimpleQueue[str] = queue.SimpleQueue()
         self.compiled: dict[Any, Compiled] = {}
         self.latest: dict[Any, tuple[Params, np.ndarray]] = {}

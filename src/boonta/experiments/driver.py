@@ -21,7 +21,7 @@ from boonta.experiments.config import Config
 from boonta.experiments.metrics import MetricsLog
 from boonta.experiments.progress import Progress
 from boonta.experiments.replays import Replays
-from boonta.experiments.systems import Failed, System
+from boonta.experiments.systems import Failed, Idle, System
 
 FACTS = {"iterations": int, "seconds": float, "updates": int}  # of a checkpoint: those of `Mark`
 LIMIT = 3600.0  # seconds that an evaluation may take
@@ -91,6 +91,8 @@ class Driver:
                 n = min(chunk - self.mark.done % chunk, total - self.mark.done)
                 try:
                     self.state, metrics, elapsed = system.advance(self.state, n, lambda: bool(received))
+                except Idle:
+                    break
                 finally:
                     self._tell()
                 n = metrics["health"].shape[1]

@@ -80,7 +80,9 @@ class Seed:
     envs: int = setting(0, "environments over all actors and hosts; 0 for the agent's batch", low=0)
     local: bool = setting(True, "start actor processes of its own; otherwise environments come by `boonta actor`")
     actors: int = setting(
-        0, "actor processes of its own; 0: by what stepping the environments costs, one per core or one", low=0
+        0,
+        "actor processes of its own; 0: by what stepping costs, one per core or per inference device",
+        low=0,
     )
     address: str = setting("", "where to listen: unix:PATH or HOST:PORT; empty for a socket of its own")
     inference: str = setting("auto", "devices that act: a count of the first ones, or places such as [0,1]")
@@ -98,7 +100,11 @@ class Seed:
     band: float = setting(0.0, "samples that inserting may be ahead of sampling, or behind; 0 for the least", low=0.0)
     clients: int = setting(256, "clients that may be connected at the same time", low=1)
     silence: float = setting(60.0, "seconds after which a client that says nothing is dropped", low=0.1)
-    timeout: float = setting(120.0, "seconds without experience after which the run fails", low=1.0)
+    timeout: float = setting(
+        120.0,
+        "seconds without an answer to anybody after which the run fails, but `serve` while nobody is there",
+        low=1.0,
+    )
     restarts: int = setting(3, "how often actors of its own may end, and evaluations fail, before the run does", low=0)
     workers: Literal["auto", "serial", "threads", "processes"] = setting("auto", "what steps Python environments")
     worker_count: int = setting(

@@ -1,6 +1,7 @@
 """A training run, from configuration to result, and what `run.json` tells of it."""
 
 import datetime
+import os
 import shlex
 import sys
 import traceback
@@ -43,7 +44,7 @@ def train(config: Config, folder: Path, resume: bool = False, quiet: bool = Fals
         "devices": system.describe(),
         "machine": machine.machine(),
         "commit": machine.commit(),
-        "command": shlex.join(sys.argv),
+        "command": _command(),
         "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
     record: dict[str, Any] = now | {"seed": config.run.seed}
@@ -109,6 +110,12 @@ def train(config: Config, folder: Path, resume: bool = False, quiet: bool = Fals
     end("done", None, summary)
     agreement.together(True)  # hosts end together
     return Result(summary | {"out": str(folder), "status": "done"}, folder)
+
+
+def _command() -> str:
+    """The command of this process, without what is secret."""
+    secret = os.environ.get("BOONTA_TOKEN")
+    return shlex.join(word.replace(secret, "***") if secret else word for word in sys.argv)
 
 
 @contextmanager

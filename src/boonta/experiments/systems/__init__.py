@@ -1,9 +1,9 @@
 """Architectures as the driver of a run sees them: one protocol, one file for each."""
 
 from boonta.experiments.config import Config
-from boonta.experiments.systems.protocol import Failed, System
+from boonta.experiments.systems.protocol import Failed, Idle, System
 
-__all__ = ["Failed", "System", "build"]
+__all__ = ["Failed", "Idle", "System", "build"]
 
 
 def build(config: Config) -> System:

@@ -89,7 +89,7 @@ class System(Protocol):
             that it took, compilation apart.
 
         Raises:
-            Failed: of `experiments.systems.protocol`.
+            Failed, Idle: of `experiments.systems.protocol`. After Idle the state given is as it was.
         """
         ...
 
@@ -144,6 +144,10 @@ class System(Protocol):
 
 class Failed(Exception):
     """The run ended for a reason that the message tells; the exit code is 1."""
+
+
+class Idle(Exception):
+    """It was asked to stop while there was nothing to learn from, and has made no iteration."""
 
 
 def replaying(agent: Agent) -> bool:

@@ -1,6 +1,7 @@
 """SEED as a system: a server for environments anywhere, actor processes of its own, evaluation beside them."""
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -32,7 +33,7 @@ from boonta.experiments.machine import cores
 from boonta.experiments.replays import Arrays
 from boonta.experiments.systems import placement
 from boonta.experiments.systems.hosted import RESUMED, Hosted, rows, timeline
-from boonta.experiments.systems.protocol import Failed
+from boonta.experiments.systems.protocol import Failed, Idle
 from boonta.experiments.tables import Seed as Options
 from boonta.replay.host import HostReplay
 from boonta.replay.limiter import Limiter
@@ -77,7 +78,7 @@ class Seed(Hosted):
         each = envs // hosts // (self.actors or 1)
         self.plan = Plan(
             inference, envs // hosts, size // hosts, options.minimum, maximum, options.deadline, options.ahead,
-            options.timeout,
+            options.timeout, not options.local,
         )  # fmt: skip
         self.player, self._learners, self._sizes = inference[0], learners, (envs, size)
         self._make()
@@ -156,11 +157,16 @@ class Seed(Hosted):
             state, metrics, told = self.learner.iterate(state, threads)
             made.append((metrics, told))
 
+        if jax.process_count() == 1:  # several go on until all have asked one another
+            threads.asked = asked
         clock = time.perf_counter()
         try:
             self._loop(once, iterations, asked)
         except seed_threads.Failed as error:
             raise Failed(str(error)) from error
+        except seed_threads.Asked:
+            if not made:
+                raise Idle from None
         elapsed = time.perf_counter() - clock
         self._slow_down(len(made), elapsed)
         shares = self._shares(self.trace, ROLES)
@@ -237,7 +243,8 @@ class Seed(Hosted):
         waiting = self.plan.envs * sizes.pieces * sizes.each  # for the pieces that complete them
         replay = HostReplay(wanted, batch, capacity + waiting, self.unit.piece(params), **kept)
         least, arriving = -(-wanted.minimum // hosts), self.plan.size * sizes.each
-        limiter = Limiter(wanted.samples_per_insert, least, arriving, batch, options.band, options.timeout)
+        timeout = math.inf if self.plan.patient else options.timeout
+        limiter = Limiter(wanted.samples_per_insert, least, arriving, batch, options.band, timeout)
         return Replaying(
             self.agent, self.unit, replay, limiter, self._learners, self.seed, options.prefetch, options.drawers
         )
