@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
-LAST = 3.0  # seconds that a tied process has to end
+ENDING = 3.0  # seconds that a tied process has, once it is to end
 
 
 class Hosts(NamedTuple):
@@ -82,8 +82,8 @@ def tie() -> None:
             pass
         ended.set()
         signal.pthread_kill(main, signal.SIGINT)
-        time.sleep(LAST)
-        os._exit(1)
+        time.sleep(ENDING)
+        os._exit(1)  # its main thread hangs, in an environment maybe
 
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGINT, interrupt)

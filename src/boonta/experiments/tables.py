@@ -81,7 +81,7 @@ class Seed:
     local: bool = setting(True, "start actor processes of its own; otherwise environments come by `boonta actor`")
     actors: int = setting(
         0,
-        "actor processes of its own; 0: by what stepping costs, one per core or per inference device",
+        "actor processes of its own; 0: by what stepping costs, one per core or one per inference device",
         low=0,
     )
     address: str = setting("", "where to listen: unix:PATH or HOST:PORT; empty for a socket of its own")
@@ -102,7 +102,8 @@ class Seed:
     silence: float = setting(60.0, "seconds after which a client that says nothing is dropped", low=0.1)
     timeout: float = setting(
         120.0,
-        "seconds without an answer to anybody after which the run fails, but `serve` while nobody is there",
+        "seconds in which no client was answered, after which the run fails; where actors are not its own, it waits "
+        "without end while there are none",
         low=1.0,
     )
     restarts: int = setting(3, "how often actors of its own may end, and evaluations fail, before the run does", low=0)
