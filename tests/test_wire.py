@@ -149,6 +149,31 @@ def test_the_proto_file_is_what_python_says(tmp_path):
         assert theirs[name] == ours[name]
 
 
+@pytest.mark.parametrize("nbytes", [1, 100, 127, 128, 16_383, 16_384, 300_000])
+def test_data_is_written_as_protobuf_would_and_read_however_it_was_written(nbytes):
+    data = np.random.default_rng(0).bytes(nbytes)
+    written = messages.with_data(data)
+    assert written == messages.FromClient(steps=messages.Steps(data=data)).SerializeToString()
+    assert written == messages.FromServer(actions=messages.Actions(data=data)).SerializeToString()
+    unknown = b"\x18\x05"  # a field of some later protocol
+    for message in (written, written + unknown):
+        for expected in (nbytes, nbytes + 1, 1):
+            assert bytes(messages.data_in(message, expected, messages.FromClient, "steps")) == data
+
+
+@pytest.mark.parametrize(
+    ("message", "words"),
+    [
+        (b"", "expected steps, got None"),
+        (b"\xff\xff", "expected steps, got what is no message"),
+        (messages.FromClient(hello=messages.Hello(protocol=1)).SerializeToString(), "expected steps, got hello"),
+    ],
+)
+def test_other_messages_are_named(message, words):
+    with pytest.raises(Malformed, match=words):
+        messages.data_in(message, 2, messages.FromClient, "steps")
+
+
 # Client and server
 
 
@@ -291,9 +316,8 @@ def test_an_actor_is_as_patient_after_a_fault_as_before(monkeypatch):
 def test_a_message_that_is_too_large_is_refused(serving):
     address, room = serving(most=1)
     mine = link(address, count=1)
-    large = messages.FromClient(steps=messages.Steps(data=bytes(1 << 20)))
     with pytest.raises(Lost, match="RESOURCE_EXHAUSTED"):
-        mine._exchange(large, "actions")
+        mine._exchange(messages.with_data(bytes(1 << 20)), bytes)
     mine.close()
     eventually(lambda: room.here == 0)
 

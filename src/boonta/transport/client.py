@@ -3,7 +3,7 @@
 import queue
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -69,20 +69,20 @@ class Link:
     ) -> None:
         self.schema, self.count, self.timeout, self.address = schema, count, timeout, address
         self._channel = _channel(address, security)
-        self._outgoing: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._outgoing: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._deadline = time.monotonic() + timeout
         self._closed = threading.Event()
-        connect = self._channel.stream_stream(
-            messages.METHOD, messages.FromClient.SerializeToString, messages.FromServer.FromString
-        )
-        self._call = connect(self._requests())
+        self._call = self._channel.stream_stream(messages.METHOD)(iter(self._outgoing.get, None))
         threading.Thread(target=self._watch, name="connection watcher", daemon=True).start()
         hello = messages.Hello(
             protocol=messages.PROTOCOL, fingerprint=schema.fingerprint, environments=count, first=first,
             token=security.token, name=name,
         )  # fmt: skip
         try:
-            answer = self._exchange(messages.FromClient(hello=hello), "welcome")
+            answer = self._exchange(
+                messages.FromClient(hello=hello).SerializeToString(),
+                lambda said: messages.read(said, messages.FromServer, "welcome"),
+            )
         except BaseException:
             self.close()
             raise
@@ -90,11 +90,7 @@ class Link:
 
     def step(self, timestep: TimeStep) -> np.ndarray:
         """TimeStep [K, ...] -> actions [K, ...]."""
-        data = messages.FromClient(steps=messages.Steps(data=self.schema.encode(timestep)))
-        try:
-            return self.schema.decode_actions(self._exchange(data, "actions").data, self.count)
-        except Malformed as error:
-            raise Lost(f"{self.address}: {error}", final=True) from error
+        return self._exchange(messages.with_data(self.schema.encode(timestep)), self._actions)
 
     def close(self) -> None:
         """End the connection."""
@@ -104,11 +100,11 @@ class Link:
             self._call.cancel()
         self._channel.close()
 
-    def _requests(self) -> Iterator[Any]:
-        while (message := self._outgoing.get()) is not None:
-            yield message
+    def _actions(self, answer: bytes) -> np.ndarray:
+        data = messages.data_in(answer, self.count * self.schema.action_bytes, messages.FromServer, "actions")
+        return self.schema.decode_actions(data, self.count)
 
-    def _exchange(self, message: Any, kind: str) -> Any:
+    def _exchange(self, message: bytes, read: Callable[[bytes], Any]) -> Any:
         self._deadline = time.monotonic() + self.timeout
         self._outgoing.put(message)
         try:
@@ -120,10 +116,11 @@ class Link:
             late = time.monotonic() >= self._deadline
             why = f"no answer for {self.timeout:g} s" if late and code == "CANCELLED" else f"{code}: {details}"
             raise Lost(f"{self.address}: {why}", final=code in FINAL) from None
-        if answer.WhichOneof("kind") != kind:
-            raise Lost(f"{self.address}: the server answered {answer.WhichOneof('kind')}, not {kind}", final=True)
         self._deadline = float("inf")
-        return getattr(answer, kind)
+        try:
+            return read(answer)
+        except Malformed as error:
+            raise Lost(f"{self.address}: {error}", final=True) from error
 
     def _watch(self) -> None:
         """End the call where an answer takes too long: waiting for one cannot be given a limit."""

@@ -91,9 +91,7 @@ class Server:
         ]
         self._pool = ThreadPoolExecutor(clients, thread_name_prefix="client")
         self._server = grpc.server(self._pool, options=options, maximum_concurrent_rpcs=clients)
-        handler = grpc.stream_stream_rpc_method_handler(
-            self._connect, messages.FromClient.FromString, messages.FromServer.SerializeToString
-        )
+        handler = grpc.stream_stream_rpc_method_handler(self._connect)
         service, method = messages.METHOD.strip("/").split("/")
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {method: handler}),))
         certificate, key, authority = security.bytes()
@@ -119,23 +117,24 @@ class Server:
         self._server.stop(1.0).wait(5.0)
         self._pool.shutdown(wait=False)
 
-    def _connect(self, requests: Iterator[Any], context: grpc.ServicerContext) -> Iterator[Any]:
+    def _connect(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
         # A greeting has less time than a step: who does not say it holds a place.
         self._heard[context] = time.monotonic() - max(self.silence - GREETING, 0.0)
         session, why = None, "it left"
         try:
             session, count = self._welcomed(requests)
             self._heard[context] = time.monotonic()  # it may make its environments only now
-            yield messages.FromServer(welcome=messages.Welcome(first=session.first, life=session.life, seed=self.seed))
+            welcome = messages.Welcome(first=session.first, life=session.life, seed=self.seed)
+            yield messages.FromServer(welcome=welcome).SerializeToString()
             before, actions = None, np.resize(self.schema.no_actions, (count, *self.schema.no_actions.shape[1:]))
+            nbytes = count * self.schema.step_bytes
             for message in requests:
                 self._heard[context] = math.inf  # while it is the server that it waits for
-                if message.WhichOneof("kind") != "steps":
-                    raise Malformed(f"expected steps, got {message.WhichOneof('kind')}")
-                timestep = self.schema.decode(message.steps.data, before, actions)
+                data = messages.data_in(message, nbytes, messages.FromClient, "steps")
+                timestep = self.schema.decode(data, before, actions)
                 before, actions = np.asarray(timestep.step_type), session.act(timestep)
                 self._heard[context] = time.monotonic()
-                yield messages.FromServer(actions=messages.Actions(data=self.schema.encode_actions(actions)))
+                yield messages.with_data(self.schema.encode_actions(actions))
         except Malformed as error:
             why = f"it was dropped: {error}"
             self._abort(context, "INVALID_ARGUMENT", str(error))
@@ -150,11 +149,8 @@ class Server:
             if session is not None:
                 session.leave(why)
 
-    def _welcomed(self, requests: Iterator[Any]) -> tuple[Session, int]:
-        first = next(requests, None)
-        if first is None or first.WhichOneof("kind") != "hello":
-            raise Malformed("the first message must be hello")
-        hello = first.hello
+    def _welcomed(self, requests: Iterator[bytes]) -> tuple[Session, int]:
+        hello = messages.read(next(requests, b""), messages.FromClient, "hello")
         if not hmac.compare_digest(hello.token.encode(), self._token.encode()):
             raise Refused("UNAUTHENTICATED", "another token")
         if hello.protocol != messages.PROTOCOL:
