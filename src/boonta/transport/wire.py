@@ -10,6 +10,9 @@ from boonta.core.spec import Discrete, Shape, Spec
 from boonta.core.types import FIRST, LAST, MID, PyTree, TimeStep
 
 LARGEST = 1e15  # number that is taken from a client: squares of such numbers, and their sums, are finite
+_NUMBER = np.dtype("<f4")
+_LIMITS = np.array([[LARGEST], [1.0]], np.float32)  # of rewards and discounts
+_MID, _LAST = bytes([MID]), bytes([LAST])
 
 
 class Malformed(ValueError):
@@ -41,9 +44,10 @@ class Schema:
 
     def __init__(self, spec: Spec) -> None:
         self._observation = spec.observation
-        number, kind = Shape((), np.float32), Shape((), np.int8)
-        rest = [("reward", number), ("discount", number), ("step_type", kind)]
-        self._steps = [leaf for name, x in [("observation", spec.observation), *rest] for leaf in _leaves({name: x})]
+        self._seen = _leaves({"observation": spec.observation})
+        self._bare = [leaf.name for leaf in self._seen] == ["observation"]  # an array, not a tree of them
+        rest = [("reward", np.float32), ("discount", np.float32), ("step_type", np.int8)]
+        self._steps = [*self._seen, *(leaf for name, dtype in rest for leaf in _leaves({name: Shape((), dtype)}))]
         (self._action,) = _leaves({"action": spec.action.zero()})
         self.step_bytes, self.action_bytes = sum(leaf.nbytes for leaf in self._steps), self._action.nbytes
         self.no_actions = np.zeros((0, *self._action.shape), self._action.dtype)
@@ -73,19 +77,23 @@ class Schema:
         count = len(actions)
         if len(data) != count * self.step_bytes:
             raise Malformed(f"{count} time steps are {count * self.step_bytes} bytes, got {len(data)}")
-        arrays, offset = [], 0
-        for leaf in self._steps:
-            arrays.append(np.ndarray((count, *leaf.shape), leaf.dtype, data, offset))
+        seen, offset = [], 0
+        for leaf in self._seen:
+            seen.append(np.ndarray((count, *leaf.shape), leaf.dtype, data, offset))
             offset += count * leaf.nbytes
             if leaf.dtype.kind in "fb":
-                _check(arrays[-1], leaf.name)
-        *seen, reward, discount, kinds = arrays
-        if not _all(abs(discount) <= 1.0):
+                _check(seen[-1], leaf.name)
+        numbers = np.ndarray((2, count), _NUMBER, data, offset)
+        reward, discount = numbers
+        if not _all(abs(numbers) <= _LIMITS):
+            _check(reward, "reward")
             raise Malformed(f"discount must be from -1 to 1, got {discount.min():g} to {discount.max():g}")
-        going_on = before is not None and LAST not in before.tobytes()
-        if not (going_on and kinds.tobytes().count(MID) == count):
+        kinds = np.ndarray(count, np.int8, data, offset + numbers.nbytes)
+        going_on = before is not None and _LAST not in before.tobytes()
+        if not (going_on and kinds.tobytes().count(_MID) == count):
             actions = _acted(kinds, before, reward, actions)
-        return TimeStep(nests.filled(self._observation, seen), actions, reward, discount, kinds)
+        observation = seen[0] if self._bare else nests.filled(self._observation, seen)
+        return TimeStep(observation, actions, reward, discount, kinds)
 
     def encode_actions(self, actions: np.ndarray) -> bytes:
         """Actions [K, ...] -> bytes."""
