@@ -1,7 +1,8 @@
 """A long run, watched: its memory, threads and open files must not grow.
 
 Flat is what stays, over the last third of the run, within what its middle third showed: memory on average, plus 3 % or
-50 MB, whichever is more; threads and open files at their most. A run that is given stays where it is and can be
+50 MB, whichever is more; threads and open files at their least, which leaves out those of evaluations and checkpoints:
+they come and go, and whether a look finds all of them is chance. A run that is given stays where it is and can be
 resumed.
 """
 
@@ -59,9 +60,9 @@ def main(argv: Sequence[str] | None = None) -> list[Row]:
 
 
 def thirds(values: Sequence[float], memory: bool) -> tuple[float, float, bool]:
-    """What the middle and the last third of a run held (memory on average, others at most), and whether it is flat."""
+    """What the middle and the last third of a run held (memory on average, others at least), and whether it is flat."""
     third = len(values) // 3
-    of = statistics.fmean if memory else max
+    of = statistics.fmean if memory else min
     middle, last = of(values[third : 2 * third]), of(values[2 * third :])
     return middle, last, last <= middle + (max(0.03 * middle, 50.0) if memory else 0.0)
 
