@@ -1,7 +1,7 @@
 """What travels between environments and a server: raw arrays, in the order and shapes of a schema both sides know."""
 
 import hashlib
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -88,7 +88,7 @@ class Schema:
         if not _all(abs(numbers) <= _LIMITS):
             _check(reward, "reward")
             raise Malformed(f"discount must be from -1 to 1, got {discount.min():g} to {discount.max():g}")
-        kinds = np.frombuffer(data, np.int8, count, offset + numbers.nbytes)
+        kinds: Any = np.frombuffer(data, np.int8, count, offset + numbers.nbytes)
         going_on = before is not None and _LAST not in before.tobytes()
         if not (going_on and kinds.tobytes().count(_MID) == count):
             actions = _acted(kinds, before, reward, actions)
