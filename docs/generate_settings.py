@@ -70,7 +70,9 @@ def kind(hint: Any) -> str:
 
 def span(metadata: Any) -> str:
     """The bounds of a field, in words."""
-    low, high = (f"{x:.10g}" if x is not None else None for x in (metadata["low"], metadata["high"]))
+    low, high, above = (f"{x:.10g}" if x is not None else None for x in map(metadata.get, ("low", "high", "above")))
+    if above is not None:
+        return f", above {above}"
     if low is None and high is None:
         return ""
     return f", at least {low}" if high is None else f", at most {high}" if low is None else f", {low} to {high}"

@@ -225,7 +225,8 @@ def test_train_makes_a_run_folder(tmp_path, capsys):
     assert (summary["out"], summary["env_steps"], summary["updates"]) == (str(folder), 640, 10)
     assert (summary["status"], summary["eval_episodes"]) == ("done", 8)
     assert {path.name for path in folder.iterdir()} == {
-        "config.toml", "run.json", "metrics.jsonl", "tensorboard", "checkpoints", "report.html", "report.png"
+        "config.toml", "run.json", "metrics.jsonl", "tensorboard", "checkpoints", "report.html", "report.png",
+        ".lock",
     }  # fmt: skip
     record = json.loads((folder / "run.json").read_text())
     assert {"versions", "devices", "machine", "commit", "command", "seed", "status", "cause"} <= record.keys()

@@ -121,10 +121,12 @@ def test_environments_are_no_ones_twice(running):
     assert threads.join(3, -1, "c").first == 5
     with pytest.raises(Taken, match="no 3 environments are free"):
         threads.join(3, -1, "d")
-    with pytest.raises(Taken, match="not in one of 0 to 7"):
+    with pytest.raises(Taken, match="environments 7 to 8 are not within 0 to 7") as caught:
         threads.join(2, 7, "e")
-    with pytest.raises(Taken, match="at most 4 environments a client, got 5"):
+    assert caught.value.why == "never"
+    with pytest.raises(Taken, match="at most 4 environments a client, got 5") as caught:
         threads.join(5, -1, "f")
+    assert caught.value.why == "never"
     mine.leave("it left")
     assert threads.join(3, 0, "g").first == 0
 
@@ -190,9 +192,29 @@ def test_a_server_waits_for_actors_until_it_is_asked_to_end(agent, tmp_path, cap
     threading.Timer(15.0, lambda: os.kill(os.getpid(), signal.SIGTERM)).start()
     words = ["serve", agent, "gym:CartPole-v1", "--address", f"unix:{tmp_path}/s", "--out", str(tmp_path / "run")]
     assert main([*words, *SMALL, *settings]) == 128 + signal.SIGTERM
-    assert "SIGTERM at step 0; saved" in capfd.readouterr().err
+    err = capfd.readouterr().err
+    assert "environments in all: boonta actor gym:CartPole-v1 --server unix:" in err
+    assert f"SIGTERM at step 0; saved, go on with: boonta serve --resume {tmp_path}/run" in err
+    assert main(["serve", "--resume", str(tmp_path / "run"), "--address", f"unix:{tmp_path}/none/s"]) == 2
+    assert "none/s: unix:PATH must name a file in a folder that is there" in capfd.readouterr().err
     record = json.loads((tmp_path / "run" / "run.json").read_text())
     assert record["status"] == "interrupted" and record["command"] == "boonta serve '--token=***'"
+
+
+def test_who_is_not_let_in_is_told_of_in_one_line(running):
+    threads, _ = running
+    for i in range(3):
+        threads.refused(f"reason {i}")
+    assert threads.told() == ["3 clients were not let in, the last: reason 2"] and threads.told() == []
+
+
+def test_a_client_that_only_greets_does_not_play(running):
+    threads, _ = running
+    mine = threads.join(2, -1, "a")
+    assert threads.present() == 2 and not threads.playing()
+    mine.fresh = False
+    assert threads.playing()
+    mine.leave("it left")
 
 
 def made(agent="ppo", *assignments):
@@ -223,7 +245,7 @@ def test_one_actor_where_stepping_costs_little(microseconds, actors, monkeypatch
         ("ppo", ["architecture.envs=8", "architecture.actors=1", "architecture.maximum=4"], "one of 2, 4, 8.*got 1"),
         ("ppo", ["architecture.envs=9", "architecture.inference=2"], "must be a multiple of the number of inference"),
         ("ppo", ["architecture.certificate=x"], "set architecture.local=false"),
-        ("dqn", ["agent.replay_ratio=0"], "samples per insert must be above 0"),
+        ("dqn", ["agent.replay_ratio=0"], "agent.replay_ratio must be above 0"),
         (
             "dqn",
             ["agent.batch=9", "architecture.learners=2", "architecture.inference=1"],

@@ -19,7 +19,7 @@ import pytest
 from boonta.cli import main
 from boonta.core.environment import Environment, proceed, start
 from boonta.core.spec import Discrete, Spec
-from boonta.experiments import agreement, runs, systems
+from boonta.experiments import agreement, claim, runs, systems
 from boonta.experiments import config as configuration
 from boonta.experiments.checkpoint import Checkpoints
 from boonta.experiments.metrics import read_metrics
@@ -475,3 +475,37 @@ def test_hosts_that_drift_apart_are_noticed_when_the_run_is_saved(tmp_path, monk
     assert main(command("ppo", folder)) == 1
     assert "hosts no longer hold the same state" in capfd.readouterr().err.splitlines()[-1]
     assert [path.parent.name for path in folder.glob("checkpoints/*/checksums.json")] == [str(SAVE_EVERY)]
+
+
+def test_one_process_at_a_time_writes_to_a_run(tmp_path, capfd):
+    folder = tmp_path / "run"
+    assert main(command("ppo", folder)) == 0
+    with claim.claimed(folder):
+        for words in (["train", "--resume", str(folder)], command("ppo", folder)):
+            capfd.readouterr()
+            assert main(words) == 2
+            assert f"process {os.getpid()} writes to it" in capfd.readouterr().err
+    assert main(["train", "--resume", str(folder)]) == 0
+
+
+def test_a_folder_with_nothing_of_a_run_in_it_is_as_good_as_empty(tmp_path):
+    folder = tmp_path / "run"
+    (folder / "checkpoints").mkdir(parents=True)
+    (folder / claim.NAME).touch()
+    assert main(command("ppo", folder)) == 0
+
+
+def test_what_is_compiled_is_kept_for_the_next_time(tmp_path):
+    """By a process of its own: this one's cache is where the tests' is."""
+    environment = {key: value for key, value in os.environ.items() if key != "JAX_COMPILATION_CACHE_DIR"}
+    words = [sys.executable, "-m", "boonta", *command("ppo", tmp_path / "run", "--steps", "640")]
+    subprocess.run(words, check=True, env=environment | {"HOME": str(tmp_path)}, stdout=subprocess.DEVNULL, timeout=300)
+    assert any((tmp_path / ".cache" / "boonta" / "jax").iterdir())
+
+
+def test_a_run_that_learned_nothing_says_so(tmp_path, capfd):
+    sizes = assigned(agent__minimum=5000, agent__capacity=5000, agent__hidden=16, run__eval_episodes=8)
+    assert main(["train", "dqn", "boonta:catch", "--steps", "640", "--out", str(tmp_path / "run"), *sizes]) == 0
+    assert "WARNING: no update was made" in capfd.readouterr().err
+    assert main(["train", "dqn", "boonta:catch", *sizes, "--set", "agent.minimum=5001"]) == 2
+    assert "agent.minimum must be at most agent.capacity" in capfd.readouterr().err

@@ -330,7 +330,7 @@ def test_continuous_actions_are_refused(module):
 
 
 def test_what_cannot_be_is_refused():
-    with pytest.raises(ValueError, match=r"agent.burn_in must be below agent.length 9, got 9"):
-        an_agent(burn_in=9)
+    with pytest.raises(ValueError, match=r"agent.burn_in must be at most agent.length 9 - 2, got 8"):
+        an_agent(burn_in=8)
     with pytest.raises(ValueError, match="use r2d2"):
         dqn.dqn(SPEC, dqn.Settings(core="lstm"))

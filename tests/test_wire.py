@@ -25,7 +25,7 @@ from boonta.core.types import FIRST, LAST, MID
 from boonta.transport import actor as acting
 from boonta.transport import messages
 from boonta.transport.client import Link, Lost, Welcome
-from boonta.transport.security import Security
+from boonta.transport.security import Security, check_address, check_free
 from boonta.transport.server import Refused, Server
 from boonta.transport.wire import Malformed, Schema
 
@@ -103,6 +103,26 @@ def altered(field, value):
 def test_what_is_wrong_is_named(data, words):
     with pytest.raises(Malformed, match=words):
         Schema(MANY).decode(data, np.full(2, MID), np.zeros(2, np.int32))
+
+
+def test_a_discount_of_0_comes_with_last_and_first_has_1():
+    schema, zeros, mid = Schema(PIXELS), np.zeros(2, np.int32), np.full(2, MID)
+    schema.decode(schema.encode(timestep(PIXELS, 2, LAST)), mid, zeros)
+    ended = timestep(PIXELS, 2, MID)
+    ended.discount[1] = 0.0
+    with pytest.raises(Malformed, match="a discount of 0 must come with LAST"):
+        schema.decode(schema.encode(ended), mid, zeros)
+    begun = timestep(PIXELS, 2)
+    begun.discount[1] = 0.5
+    with pytest.raises(Malformed, match=r"the discount at FIRST must be 1, got \[1.0, 0.5\]"):
+        schema.decode(schema.encode(begun), None, zeros)
+
+
+def test_the_fingerprint_that_the_proto_file_shows_is_right():
+    schema = Schema(Spec("pong", Shape((84, 84, 4), np.uint8), Discrete(6), stack=4))
+    proto = (Path(messages.__file__).parent / "boonta.proto").read_text()
+    assert schema.fingerprint.hex() in proto
+    assert all(f"//     {line}\n" in proto for line in schema.text.splitlines())
 
 
 def test_first_comes_after_last_and_with_no_reward():
@@ -413,10 +433,49 @@ def test_rubbish_does_not_disturb_others(serving):
 
 def test_what_others_can_reach_needs_a_certificate_and_a_token():
     schema = Schema(PIXELS)
-    with pytest.raises(ValueError, match="needs --certificate, --key and --token"):
+    with pytest.raises(ValueError, match="needs --certificate and --key;"):
         Server("0.0.0.0:0", schema, Room(schema).join, 0, Security(token="x"), 1, 1, 1.0)
     with pytest.raises(ValueError, match="go together"):
         Server("127.0.0.1:0", schema, Room(schema).join, 0, Security(certificate="x"), 1, 1, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("address", "words"),
+    [
+        ("nonsense", "must be unix:PATH or HOST:PORT"),
+        ("localhost:99999", "port from 0 to 65535"),
+        ("127.0.0.1:abc", "must be unix:PATH or HOST:PORT"),
+        (":80", "must be unix:PATH or HOST:PORT"),
+        ("unix:", "must name a file"),
+        ("unix:/nowhere/at/all/s", "must name a file in a folder that is there"),
+    ],
+)
+def test_an_address_has_one_of_two_forms(address, words):
+    with pytest.raises(ValueError, match=words):
+        check_address(address)
+
+
+def test_an_address_is_tried_before_anything_expensive(serving, tmp_path):
+    for address in ("127.0.0.1:0", f"unix:{tmp_path}/s"):
+        check_free(address)
+        taken, _ = serving(address=address)
+        with pytest.raises(OSError, match="cannot be listened at"):
+            check_free(taken)
+
+
+def test_certificates_are_looked_at_before_grpc_sees_them(tmp_path):
+    certificate, key, authority = certificates(tmp_path)
+    Security(certificate, key, authority).bytes()
+    rubbish = str(tmp_path / "rubbish.pem")
+    Path(rubbish).write_text("no certificate")
+    for wrong, words in [
+        (Security(certificate), "go together"),
+        (Security(certificate, rubbish), "--certificate .*, --key"),
+        (Security(authority=rubbish), "--authority"),
+        (Security(authority=str(tmp_path / "none")), "cannot be read"),
+    ]:
+        with pytest.raises(ValueError, match=words):
+            wrong.bytes()
 
 
 def certificates(folder):

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 USAGE = 2  # the exit code where it does not
 
@@ -25,6 +25,7 @@ def parser(commands: Mapping[str, Callable[[argparse.Namespace], int]]) -> argpa
     train = command("train", "Train an agent; without names PPO, on CartPole, on Anakin.")
     _add_training(train)
     train.add_argument("--on", metavar="ARCHITECTURE", help="where it runs: anakin, sebulba, seed")
+    train.set_defaults(place={})
     train.add_argument("--synchronous", action="store_true", help="sebulba: acting waits for every update")
     serve = command("serve", "Train on SEED with environments that come by `boonta actor`, from anywhere.")
     _add_training(serve)
@@ -88,7 +89,10 @@ def parser(commands: Mapping[str, Callable[[argparse.Namespace], int]]) -> argpa
 
 
 class _Parser(argparse.ArgumentParser):
-    """Refuses in one line."""
+    """Refuses in one line, and guesses no options."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings, allow_abbrev=False)
 
     def error(self, message: str) -> NoReturn:
         print(f"{self.prog}: {message}; see `{self.prog} --help`", file=sys.stderr)

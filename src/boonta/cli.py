@@ -42,7 +42,7 @@ def _actor(args: argparse.Namespace) -> int:
     from boonta import envs
     from boonta.core.host import Host, Workers
     from boonta.transport.actor import Actor, Broken, Lost, act
-    from boonta.transport.security import Security
+    from boonta.transport.security import Security, check_address
 
     settings = {}
     for text in args.assignments:
@@ -55,15 +55,20 @@ def _actor(args: argparse.Namespace) -> int:
         from boonta.envs.served import serve
 
         made = serve(made)
+    for key, low in {"envs": 1, "worker_count": 0, "worker_timeout": 0.1, "patience": 0.0}.items():
+        if not getattr(args, key) >= low:
+            raise ValueError(f"--{key.replace('_', '-')} must be at least {low}, got {getattr(args, key)}")
+    addresses = tuple(args.server.split(","))
+    for address in addresses:
+        check_address(address)
     security = Security(args.certificate, args.key, args.authority, args.token)
+    security.bytes()
     name = args.name or f"{socket.gethostname()}-{os.getpid()}"
     workers = Workers(args.workers, args.worker_count, args.worker_timeout)
     try:
         act(
             made,
-            Actor(
-                tuple(args.server.split(",")), args.envs, args.first, name, security, workers, patience=args.patience
-            ),
+            Actor(addresses, args.envs, args.first, name, security, workers, args.patience, quiet=args.tied),
         )
     except (Lost, Broken) as error:
         print(f"boonta: {error}", file=sys.stderr)
@@ -75,13 +80,15 @@ def _serve(args: argparse.Namespace) -> int:
         os.environ["BOONTA_TOKEN"] = args.token  # not a setting: what is secret stays out of run folders
     args.on, args.synchronous = "seed", False
     address = args.address or ("" if args.resume else "127.0.0.1:8472")
-    said = {"address": address, "certificate": args.certificate, "key": args.key, "authority": args.authority}
-    said = {key: value for key, value in said.items() if value}
-    args.assignments += ["architecture.local=false", *(f"architecture.{key}={value}" for key, value in said.items())]
+    files = {key: getattr(args, key) for key in ("certificate", "key", "authority")}
+    files = {key: str(Path(value).resolve()) for key, value in files.items() if value}
+    args.place = ({"address": address} if address else {}) | files
+    args.assignments += ["architecture.local=false", *(f"architecture.{k}={v}" for k, v in args.place.items())]
     return _train(args)
 
 
 def _train(args: argparse.Namespace) -> int:
+    from boonta.experiments import claim
     from boonta.experiments import config as configuration
 
     run = {"steps": args.steps, "seed": args.seed, "seeds": args.seeds, "on_nan": args.on_nan, "sweep": args.sweep}
@@ -100,8 +107,12 @@ def _train(args: argparse.Namespace) -> int:
         if not (args.resume / "config.toml").is_file():
             raise FileNotFoundError(f"--resume {args.resume}: not a run folder, it has no config.toml")
         config = configuration.load(args.resume / "config.toml")
-        if args.on_nan:  # how to go on after a NaN is the one thing that may change: it changes no number
+        # What changes no number may change: how to go on after a NaN, and where a server is to be found.
+        if args.on_nan:
             config = config._replace(run=dataclasses.replace(config.run, on_nan=args.on_nan))
+        if args.place and config.architecture == "seed":
+            moved = dataclasses.replace(config.architecture_settings, **args.place)
+            config = config._replace(architecture_settings=moved)
         asked = configuration.changed(config, args.agent, args.env, args.on, args.config, assignments, run)
         if asked:
             raise ValueError(f"--resume goes on with the settings of the run; these would change: {'; '.join(asked)}")
@@ -113,7 +124,7 @@ def _train(args: argparse.Namespace) -> int:
         folder = args.out or Path("runs") / f"{config.agent}-{config.env}-{time.strftime('%Y%m%d-%H%M%S')}".replace(
             ":", "-"
         )
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        if folder.exists() and not (folder.is_dir() and claim.blank(folder) and not claim.in_use(folder)):
             raise FileExistsError(_occupied(folder))
     hosts = process.Hosts(args.coordinator, args.processes, args.process, args.distributed)
     if hosts.several() and not (args.out or args.resume):
@@ -132,7 +143,11 @@ def _train(args: argparse.Namespace) -> int:
     summary = result.summary
     if not process.leads():
         return 0
-    page = report.write_report([folder])
+    try:
+        page = report.write_report([folder])
+    except KeyboardInterrupt:
+        print(f"boonta: the run is done, but not its report: boonta report {folder}", file=sys.stderr)
+        raise
     if args.json:
         print(json.dumps(files.plain(summary)))
     else:
@@ -147,8 +162,12 @@ def _train(args: argparse.Namespace) -> int:
 
 
 def _occupied(folder: Path) -> str:
+    from boonta.experiments import claim
+
     if not folder.is_dir():
         return f"--out {folder} is a file; name a folder"
+    if whose := claim.in_use(folder):
+        return f"--out {whose}"
     if not (folder / "config.toml").is_file():
         return f"--out {folder} is not empty, and no run is in it; name another folder"
     if not any((folder / "checkpoints").glob("[0-9]*")):

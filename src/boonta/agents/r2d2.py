@@ -56,7 +56,7 @@ class Settings(TorsoSettings):
     batch: int = setting(64, "sequences in one update over all devices", low=1)
     capacity: int = setting(100_000, "sequences that replay keeps", low=1)
     minimum: int = setting(5000, "sequences in replay before learning starts", low=1)
-    replay_ratio: float = setting(0.75, "steps trained on, burn-in apart, for each step of an environment", low=0.0)
+    replay_ratio: float = setting(0.75, "steps trained on, burn-in apart, for each step of an environment", above=0.0)
     sampler: Literal["uniform", "prioritized", "ranked"] = setting("prioritized", "how replay draws")
     priority_exponent: float = setting(0.9, "alpha of prioritized replay", low=0.0, high=1.0)
     importance_exponent: float = setting(0.6, "beta, of the weights that make up for it", low=0.0, high=1.0)
@@ -92,8 +92,8 @@ def r2d2(spec: Spec, settings: Settings, total_updates: int = 0) -> Agent:
         ValueError: continuous actions, or a burn-in that leaves nothing to train on.
     """
     trained = settings.length - settings.burn_in
-    if trained < 1:
-        raise ValueError(f"agent.burn_in must be below agent.length {settings.length}, got {settings.burn_in}")
+    if trained < 2:  # the first priority leaves the last step out
+        raise ValueError(f"agent.burn_in must be at most agent.length {settings.length} - 2, got {settings.burn_in}")
     net = q_network(spec, settings.options(), Heads(settings.dueling, settings.head))
     h, h_inverse = (squash, unsquash) if settings.rescale else (lambda x: x, lambda x: x)
 

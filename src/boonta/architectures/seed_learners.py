@@ -257,6 +257,6 @@ def _waited(threads: Threads, take: Callable[[], Any], why: Callable[[], str]) -
             return taken
         if threads.asked():
             raise Asked
-        if (now := threads.answered()) != before or (threads.plan.patient and not threads.present()):
+        if (now := threads.answered()) != before or (threads.plan.patient and not threads.playing()):
             since, before = time.monotonic(), now
     raise Failed(why())

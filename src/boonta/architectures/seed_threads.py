@@ -29,7 +29,7 @@ class Asked(Exception):
 
 
 class Taken(Exception):
-    """Environments that a client wants are not to be had; `why` is `there` (another's) or `room`."""
+    """Environments that a client wants are not to be had; `why` is `there` (another's), `room` or `never`."""
 
     def __init__(self, why: str, message: str) -> None:
         super().__init__(message)
@@ -45,6 +45,8 @@ class Session:
 
     def environments(self) -> str:
         """In words."""
+        if self.count == 1:
+            return f"environment {self.first}"
         return f"environments {self.first} to {self.first + self.count - 1}"
 
     def act(self, timestep: TimeStep) -> np.ndarray:
@@ -104,6 +106,7 @@ class Threads:
         self._threads: list[threading.Thread] = []
         self._failure: str | None = None
         self._batched = (0, 0)
+        self._refused = (0, "")  # clients since they were last told, and why the last one was
         self.stopping = False
         self._lock = threading.Lock()
 
@@ -166,11 +169,15 @@ class Threads:
     def silence(self) -> str:
         """Why nothing may have come, in words."""
         whose = f"from {self.present()} of {self.plan.envs} environments"
-        return f"no experience came for {self.plan.timeout:g} s, {whose}"
+        return f"no experience came for {self.plan.timeout:g} s (architecture.timeout), {whose}"
 
     def present(self) -> int:
         """Environments of all clients that are here."""
         return sum(session.count for part in self.parts for session in part.sessions)
+
+    def playing(self) -> bool:
+        """Whether there is a client that has sent a step."""
+        return any(not session.fresh for part in self.parts for session in part.sessions)
 
     def answered(self) -> int:
         """Steps of environments that were answered so far."""
@@ -192,9 +199,17 @@ class Threads:
         (before, rows_before), self._batched = self._batched, (batches, rows)
         return (rows - rows_before) / (batches - before) if batches > before else float("nan")
 
+    def refused(self, why: str) -> None:
+        """Count a client that was not let in; there may be very many."""
+        with self._lock:
+            self._refused = (self._refused[0] + 1, why)
+
     def told(self) -> list[str]:
         """What has happened since the last call and must be told."""
-        return [self._notes.get() for _ in range(self._notes.qsize())]
+        with self._lock:
+            (count, why), self._refused = self._refused, (0, "")
+        refusals = [f"{count} clients were not let in, the last: {why}"] if count else []
+        return refusals + [self._notes.get() for _ in range(self._notes.qsize())]
 
     def stop(self) -> None:
         """End all threads, and let all clients go."""
@@ -208,7 +223,7 @@ class Threads:
     def _place(self, count: int, first: int) -> tuple[Part, int]:
         """A part with room for so many environments, and where in it. The part with the fewest clients first."""
         if count > self.plan.maximum:
-            raise Taken("room", f"at most {self.plan.maximum} environments a client, got {count}")
+            raise Taken("never", f"at most {self.plan.maximum} environments a client, got {count}")
         if first < 0:
             for part in sorted(self.parts, key=lambda part: sum(session.count for session in part.sessions)):
                 free = np.ones(part.envs, bool)
@@ -225,7 +240,7 @@ class Threads:
                         raise Taken("there", f"{session.environments()} are another client's")
                 return part, first
         ranges = ", ".join(f"{part.first} to {part.first + part.envs - 1}" for part in self.parts)
-        raise Taken("room", f"environments {first} to {first + count - 1} are not in one of {ranges}")
+        raise Taken("never", f"environments {first} to {first + count - 1} are not within {ranges}")
 
     def _infer(self, which: int) -> None:
         """All that an inference thread does. Whatever ends it before its time is the run's failure."""

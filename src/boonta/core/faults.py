@@ -2,6 +2,7 @@
 
 import queue
 import threading
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -101,4 +102,5 @@ def _translated(function: Callable[..., Any], *args: Any) -> Any:
     try:
         return function(*args)
     except Exception as error:
-        raise Broken(f"{type(error).__name__}: {error}") from error
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        raise Broken(f"{type(error).__name__}: {error} ({where.filename}, line {where.lineno})") from error

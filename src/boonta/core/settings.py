@@ -15,7 +15,13 @@ class Refused(ValueError):
 
 
 def setting(
-    default: Any, doc: str, *, low: float | None = None, high: float | None = None, traced: bool = False
+    default: Any,
+    doc: str,
+    *,
+    low: float | None = None,
+    high: float | None = None,
+    above: float | None = None,
+    traced: bool = False,
 ) -> Any:
     """A field of a settings dataclass.
 
@@ -24,9 +30,10 @@ def setting(
         doc: one line that says what it means, with its unit.
         low: the lowest value allowed.
         high: the highest value allowed.
+        above: a value that all those allowed are above.
         traced: whether it lives in the parameter group `settings`, so that it can be swept, scheduled or meta-learned.
     """
-    metadata = {"doc": doc, "low": low, "high": high, "traced": traced}
+    metadata = {"doc": doc, "low": low, "high": high, "above": above, "traced": traced}
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -70,6 +77,8 @@ def _check(value: Any, hint: Any, metadata: Mapping[str, Any], name: str) -> Any
         if isinstance(number, (int, float)) and not isinstance(number, bool):
             fits = (low is None or number >= low) and (high is None or number <= high)
             span = f"at least {low}" if high is None else f"at most {high}" if low is None else f"from {low} to {high}"
+            if (above := metadata.get("above")) is not None and not number > above:
+                raise ValueError(f"{name} must be above {above:g}, got {number}")
             if not fits:
                 raise ValueError(f"{name} must be {span}, got {number}")
             if not math.isfinite(number):

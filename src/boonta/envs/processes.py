@@ -138,7 +138,8 @@ def _work(
     except EOFError:
         pass  # the parent is gone
     except BaseException:
-        pipe.send(traceback.format_exc())
+        with suppress(OSError):  # there may be no parent any more
+            pipe.send(traceback.format_exc())
 
 
 def _padded(x: np.ndarray) -> int:

@@ -78,6 +78,12 @@ class Driver:
         save_every = self._iterations(run.checkpoint_every, 10, chunk)
         evaluate_every = self._iterations(run.evaluate_every, 10, chunk)
         began = time.perf_counter()
+
+        def asked() -> bool:
+            """Whether the run is to end; asked again and again while it waits."""
+            self._tell()
+            return bool(received)
+
         with (
             agreement.received() as received,
             self._log() as log,
@@ -90,7 +96,7 @@ class Driver:
             while self.mark.done < total:
                 n = min(chunk - self.mark.done % chunk, total - self.mark.done)
                 try:
-                    self.state, metrics, elapsed = system.advance(self.state, n, lambda: bool(received))
+                    self.state, metrics, elapsed = system.advance(self.state, n, asked)
                 except Idle:
                     break
                 finally:
@@ -131,10 +137,11 @@ class Driver:
             where = self.system.at(given_up.mark.done)
             print(f"boonta: WARNING: the evaluation of step {where} was given up", file=sys.stderr)
         self._save_all()
+        command = "train" if getattr(self.config.architecture_settings, "local", True) else "serve"
         raise agreement.Interrupted(
             stop,
             f"{signal.Signals(stop).name} at step {self.system.at(self.mark.done)}; saved, go on with: "
-            f"boonta train --resume {self.folder}",
+            f"boonta {command} --resume {self.folder}",
         )
 
     def _examine(self, save: bool) -> None:

@@ -52,13 +52,14 @@ def start(devices: int, hosts: Hosts | None = None) -> None:
     from boonta.experiments.machine import cores
 
     hosts = hosts or Hosts()
-    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path.home() / ".cache" / "boonta" / "jax"))
     flag = "--xla_force_host_platform_device_count"
     flags = os.environ.get("XLA_FLAGS", "")
     if flag not in flags:
         os.environ["XLA_FLAGS"] = f"{flags} {flag}={-(-devices // (hosts.processes or 1)) or cores()}".strip()
     import jax
 
+    if not os.environ.get("JAX_COMPILATION_CACHE_DIR"):  # which JAX, imported by now, has read already
+        jax.config.update("jax_compilation_cache_dir", str(Path.home() / ".cache" / "boonta" / "jax"))
     if hosts.several():
         jax.config.update("jax_enable_recoverability", True)  # or a dead host ends the others without a word of ours
         jax.distributed.initialize(hosts.coordinator, hosts.processes, hosts.process)  # None: as the cluster says
@@ -117,6 +118,7 @@ def _on_abort(number: int) -> None:
 
 def end(code: int) -> NoReturn:
     """Exit with `code`, without waiting for hosts that may be dead; 1 says that the run failed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is said; what is left would only show a traceback
     jax = sys.modules.get("jax")
     if jax and jax.distributed.is_initialized():
         if code != 1 and leads():

@@ -6,7 +6,7 @@ import shlex
 import sys
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +17,8 @@ from boonta.experiments import agreement, files, machine, systems
 from boonta.experiments import config as configuration
 from boonta.experiments.agreement import Interrupted
 from boonta.experiments.checkpoint import FOLDER
+from boonta.experiments.claim import NAME as LOCK
+from boonta.experiments.claim import claimed
 from boonta.experiments.config import Config
 from boonta.experiments.driver import Driver
 from boonta.experiments.systems import Failed
@@ -38,6 +40,12 @@ def train(config: Config, folder: Path, resume: bool = False, quiet: bool = Fals
         ValueError: the configuration cannot run here.
     """
     system = systems.build(config)
+    folder.mkdir(parents=True, exist_ok=True)
+    with claimed(folder) if jax.process_index() == 0 else nullcontext():
+        return _train(config, folder, system, resume, quiet)
+
+
+def _train(config: Config, folder: Path, system: systems.System, resume: bool, quiet: bool) -> Result:
     lead = jax.process_index() == 0
     now: dict[str, Any] = {
         "versions": machine.versions(),
@@ -48,7 +56,6 @@ def train(config: Config, folder: Path, resume: bool = False, quiet: bool = Fals
         "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
     record: dict[str, Any] = now | {"seed": config.run.seed}
-    folder.mkdir(parents=True, exist_ok=True)
     if resume:  # what stands in the folder is touched only once it is clear that the run can go on
         record = files.read_json(folder / "run.json")
         record["resumed"] = [*record.get("resumed", []), now]
@@ -58,6 +65,7 @@ def train(config: Config, folder: Path, resume: bool = False, quiet: bool = Fals
     except Refused:
         with suppress(OSError):  # empty folders, that a better command may want
             (folder / FOLDER).rmdir()
+            (folder / LOCK).unlink()
             folder.rmdir()
         raise
     now["devices"] = record["devices"] = system.describe()  # starting may have chosen anew
@@ -73,6 +81,12 @@ def train(config: Config, folder: Path, resume: bool = False, quiet: bool = Fals
             print(f"boonta: {config.agent} on {config.env}, {config.architecture}{recipe} -> {folder}", file=sys.stderr)
             if "split" in now["devices"]:
                 print(f"boonta: {now['devices']['split']}", file=sys.stderr)
+            if (least := system.at(1)) > config.run.steps:
+                print(
+                    f"boonta: {config.run.steps:,} steps are fewer than one iteration, with what replay needs before "
+                    f"it; it makes {least:,}",
+                    file=sys.stderr,
+                )
 
     def end(status: str, cause: str | None, result: dict[str, Any] | None = None) -> None:
         record.update(
@@ -107,6 +121,8 @@ def train(config: Config, folder: Path, resume: bool = False, quiet: bool = Fals
         raise
     finally:
         system.close()
+    if not summary["updates"] and lead:
+        print("boonta: WARNING: no update was made: there was not enough to learn from", file=sys.stderr)
     end("done", None, summary)
     agreement.together(True)  # hosts end together
     return Result(summary | {"out": str(folder), "status": "done"}, folder)

@@ -31,13 +31,18 @@ def windows(experience: Experience) -> Windows:
     """The sizes that a learner's wish for experience implies.
 
     Raises:
-        ValueError: windows that do not begin every period.
+        ValueError: windows that do not begin every period, or more asked for than are kept.
     """
     length = experience.length
     period = experience.period or length
     unroll = experience.unroll or period
     if unroll % period:
         raise ValueError(f"experience.unroll must be a multiple of experience.period, got {unroll} and {period}")
+    if experience.minimum > experience.capacity > 0:
+        raise ValueError(
+            f"agent.minimum must be at most agent.capacity, or learning never begins; got {experience.minimum} and "
+            f"{experience.capacity}"
+        )
     return Windows(length, period, unroll, unroll // period, (unroll - period + length) // unroll + 1)
 
 

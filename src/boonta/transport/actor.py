@@ -27,10 +27,11 @@ class Actor(NamedTuple):
         name: what the server calls it.
         security: Security.
         workers: Workers, what steps environments in Python.
+        patience: seconds without a server after which it gives up.
         timeout: seconds that an answer may take: clients wait for a slow learner, its evaluations and its checkpoints,
             and that a server is gone is noticed by other means.
-        patience: seconds without a server after which it gives up.
         restarts: how often environments may fail and be made anew.
+        quiet: tell only of environments that failed: the server is this run's own, and tells the rest.
     """
 
     addresses: tuple[str, ...]
@@ -39,12 +40,13 @@ class Actor(NamedTuple):
     name: str
     security: Security
     workers: Workers
-    timeout: float = 7200.0
     patience: float = 300.0
+    timeout: float = 7200.0
     restarts: int = 3
+    quiet: bool = False
 
 
-def act(host: Host, actor: Actor, tell: Callable[[str], None] = lambda text: print(text, file=sys.stderr)) -> None:
+def act(host: Host, actor: Actor, tell: Callable[[str], None] = lambda text: _say(text)) -> None:
     """Step environments for a server until it cannot be reached any more; of several, for one with room.
 
     Raises:
@@ -53,7 +55,7 @@ def act(host: Host, actor: Actor, tell: Callable[[str], None] = lambda text: pri
     """
     schema, budget = Schema(host.spec), Budget(actor.restarts)
     workers, _ = host.choose(actor.envs, actor.workers) if host.choose else (actor.workers, "")
-    since, wait, refused = time.monotonic(), FIRST_WAIT, 0
+    since, wait, refused, told = time.monotonic(), FIRST_WAIT, 0, ""
     which = random.randrange(len(actor.addresses)) if actor.first < 0 else actor.first // actor.envs
     while True:
         steps, address = 0, actor.addresses[which % len(actor.addresses)]
@@ -61,6 +63,8 @@ def act(host: Host, actor: Actor, tell: Callable[[str], None] = lambda text: pri
             link = Link(address, schema, actor.envs, actor.first, actor.name, actor.security, actor.timeout)
             try:
                 indices = np.arange(link.welcome.first, link.welcome.first + actor.envs)
+                if not actor.quiet:
+                    tell(f"boonta: connected to {address}: environments {indices[0]} to {indices[-1]}")
                 make = lambda: host.make(indices, link.welcome.seed, link.welcome.life, workers)  # noqa: B023, E731
                 with Guard(make, False, tell) as environments:
                     timestep = environments.reset()
@@ -71,7 +75,7 @@ def act(host: Host, actor: Actor, tell: Callable[[str], None] = lambda text: pri
                 link.close()
         except (Broken, Lost) as error:
             if steps:  # all was well until now
-                since, wait, refused = time.monotonic(), FIRST_WAIT, 0
+                since, wait, refused, told = time.monotonic(), FIRST_WAIT, 0, ""
             if isinstance(error, Broken):
                 budget.spend(f"actor {actor.name}", error)
                 for notice in budget.told():
@@ -80,6 +84,14 @@ def act(host: Host, actor: Actor, tell: Callable[[str], None] = lambda text: pri
                 which, refused = which + 1, refused + 1 if error.final else 0
                 if refused == len(actor.addresses) or time.monotonic() > since + actor.patience:
                     raise
-                tell(f"boonta: {error}; connecting again")
+                if not actor.quiet and str(error) != told:
+                    tell(f"boonta: {error}; connecting again, for up to {actor.patience:g} s")
+                told = str(error)
         time.sleep(wait * random.uniform(0.5, 1.5))  # not all at once
         wait = min(2 * wait, LONGEST_WAIT)
+
+
+def _say(text: str) -> None:
+    """One write: other processes write to the same place."""
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()

@@ -29,6 +29,7 @@ OPTIONS = [
     ("grpc.http2.max_pings_without_data", 0),
 ]
 FINAL = ("FAILED_PRECONDITION", "UNAUTHENTICATED", "INVALID_ARGUMENT")  # trying again is of no use
+UNTRUSTED = ("CERTIFICATE_VERIFY_FAILED", "Hostname Verification", "Peer name")  # nor where gRPC says this
 
 
 class Lost(ConnectionError):
@@ -69,6 +70,7 @@ class Link:
     ) -> None:
         self.schema, self.count, self.timeout, self.address = schema, count, timeout, address
         self._channel = _channel(address, security)
+        self._open = not (security.authority or security.certificate)
         self._outgoing: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._deadline = time.monotonic() + timeout
         self._closed = threading.Event()
@@ -115,7 +117,10 @@ class Link:
             code, details = error.code().name, error.details()  # type: ignore[attr-defined]
             late = time.monotonic() >= self._deadline
             why = f"no answer for {self.timeout:g} s" if late and code == "CANCELLED" else f"{code}: {details}"
-            raise Lost(f"{self.address}: {why}", final=code in FINAL) from None
+            if self._open and "Socket closed" in str(details):
+                why += " (if the server uses TLS, give --authority)"
+            untrusted = any(words in str(details) for words in UNTRUSTED)
+            raise Lost(f"{self.address}: {why}", final=code in FINAL or untrusted) from None
         self._deadline = float("inf")
         try:
             return read(answer)

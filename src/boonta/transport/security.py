@@ -1,6 +1,10 @@
 """Who may connect: addresses, certificates and the shared token."""
 
 import ipaddress
+import socket
+import ssl
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,9 +28,20 @@ class Security(NamedTuple):
         """Certificate, key and authority.
 
         Raises:
-            ValueError: a file that cannot be read.
+            ValueError: half a certificate, or a file that cannot be read or is not what it should be.
         """
-        return _read(self.certificate), _read(self.key), _read(self.authority)
+        if bool(self.certificate) != bool(self.key):
+            raise ValueError("--certificate and --key go together")
+        found = _read(self.certificate), _read(self.key), _read(self.authority)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)  # gRPC would only say that it cannot listen, or connect
+        if self.certificate:
+            _checked(
+                f"--certificate {self.certificate}, --key {self.key}",
+                lambda: context.load_cert_chain(self.certificate, self.key, password=""),
+            )
+        if self.authority:
+            _checked(f"--authority {self.authority}", lambda: context.load_verify_locations(self.authority))
+        return found
 
 
 def local(address: str) -> bool:
@@ -46,17 +61,61 @@ def check_server(address: str, security: Security) -> None:
     """Hold a server to what its address asks for.
 
     Raises:
-        ValueError: other machines can reach it, and nothing says who may; half a certificate; a file that cannot be
-            read.
+        ValueError: as `check_address` and `Security.bytes`; other machines can reach it, and nothing says who may.
     """
-    if bool(security.certificate) != bool(security.key):
-        raise ValueError("--certificate and --key go together")
-    if not local(address) and not (security.certificate and security.token):
-        raise ValueError(
-            f"{address} can be reached from other machines, so it needs --certificate, --key and --token; "
-            "127.0.0.1:PORT and unix:PATH do not"
-        )
+    check_address(address)
     security.bytes()
+    missing = [] if security.certificate else ["--certificate", "--key"]
+    missing += [] if security.token else ["--token (or $BOONTA_TOKEN)"]
+    if missing and not local(address):
+        raise ValueError(
+            f"{address} can be reached from other machines, so it needs {' and '.join(missing)}; 127.0.0.1:PORT and "
+            "unix:PATH do not"
+        )
+
+
+def check_address(address: str) -> None:
+    """Hold an address to its form.
+
+    Raises:
+        ValueError: it is neither unix:PATH, in a folder that is there, nor HOST:PORT.
+    """
+    if address.startswith("unix:"):
+        path = Path(address.removeprefix("unix:"))
+        if not path.name or not path.parent.is_dir():
+            raise ValueError(f"{address}: unix:PATH must name a file in a folder that is there")
+        return
+    host, _, port = address.rpartition(":")
+    if not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise ValueError(f"{address!r} must be unix:PATH or HOST:PORT, with a port from 0 to 65535")
+
+
+def check_free(address: str) -> None:
+    """Hold an address to being nobody else's, before anything expensive is done for it.
+
+    Raises:
+        OSError: somebody listens there, or nobody can.
+    """
+    try:
+        if address.startswith("unix:"):
+            with socket.socket(socket.AF_UNIX) as other, suppress(FileNotFoundError, ConnectionRefusedError):
+                other.connect(address.removeprefix("unix:"))
+                raise OSError("somebody listens there")
+            return
+        host, _, port = address.rpartition(":")
+        family, kind, _, _, where = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind) as ours:
+            ours.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as gRPC does
+            ours.bind(where)
+    except OSError as error:
+        raise OSError(f"{address} cannot be listened at: {error.strerror or error}") from error
+
+
+def _checked(what: str, load: Callable[[], object]) -> None:
+    try:
+        load()
+    except ssl.SSLError as error:
+        raise ValueError(f"{what}: {error.reason or error}") from error
 
 
 def _read(path: str) -> bytes | None:

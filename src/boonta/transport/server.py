@@ -59,6 +59,7 @@ class Server:
         most: environments of one client.
         clients: that may be connected at the same time.
         silence: seconds after which a client that says nothing is dropped.
+        refused: takes why a client was not let in.
 
     Raises:
         ValueError: an address that needs more security.
@@ -75,9 +76,11 @@ class Server:
         most: int,
         clients: int,
         silence: float,
+        refused: Callable[[str], None] = lambda why: None,
     ) -> None:
         check_server(address, security)
         self.schema, self.seed, self.silence, self._join, self._token = schema, seed, silence, join, security.token
+        self._refused = refused
         largest = max(most * schema.step_bytes + 1024, SMALLEST)
         options = [
             ("grpc.max_receive_message_length", largest),
@@ -137,10 +140,10 @@ class Server:
                 yield messages.with_data(self.schema.encode_actions(actions))
         except Malformed as error:
             why = f"it was dropped: {error}"
-            self._abort(context, "INVALID_ARGUMENT", str(error))
+            self._abort(context, "INVALID_ARGUMENT", str(error), session)
         except Refused as error:
             why = f"it was refused: {error}"
-            self._abort(context, error.code, str(error))
+            self._abort(context, error.code, str(error), session)
         finally:
             with self._hearing:
                 silent = self._heard.pop(context) is None
@@ -162,7 +165,9 @@ class Server:
         name = ascii(hello.name[:100])[1:-1]  # it is printed
         return self._join(hello.environments, max(hello.first, -1), name), hello.environments
 
-    def _abort(self, context: grpc.ServicerContext, code: str, message: str) -> NoReturn:
+    def _abort(self, context: grpc.ServicerContext, code: str, message: str, session: Session | None) -> NoReturn:
+        if session is None:
+            self._refused(message.partition("\n")[0])
         context.abort(getattr(grpc.StatusCode, code), message)
         raise AssertionError("not reached")
 

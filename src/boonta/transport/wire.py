@@ -90,8 +90,8 @@ class Schema:
             raise Malformed(f"discount must be from -1 to 1, got {discount.min():g} to {discount.max():g}")
         kinds: Any = np.frombuffer(data, np.int8, count, offset + numbers.nbytes)
         going_on = before is not None and _LAST not in before.tobytes()
-        if not (going_on and kinds.tobytes().count(_MID) == count):
-            actions = _acted(kinds, before, reward, actions)
+        if not (going_on and kinds.tobytes().count(_MID) == count and _all(discount != 0.0)):
+            actions = _acted(kinds, before, reward, discount, actions)
         observation = seen[0] if self._bare else nests.filled(self._observation, seen)
         return TimeStep(observation, actions, reward, discount, kinds)
 
@@ -123,7 +123,9 @@ def _line(leaf: Leaf) -> str:
     return f"{leaf.name} {leaf.dtype.kind}{leaf.dtype.itemsize}[{','.join(map(str, leaf.shape))}]"
 
 
-def _acted(kinds: np.ndarray, before: np.ndarray | None, reward: np.ndarray, actions: np.ndarray) -> np.ndarray:
+def _acted(
+    kinds: np.ndarray, before: np.ndarray | None, reward: np.ndarray, discount: np.ndarray, actions: np.ndarray
+) -> np.ndarray:
     """The actions that led to these steps: zeros at FIRST."""
     if not _all(kinds.view(np.uint8) <= LAST):
         raise Malformed(f"step_type must be 0, 1 or 2, got {kinds.min()} to {kinds.max()}")
@@ -132,6 +134,10 @@ def _acted(kinds: np.ndarray, before: np.ndarray | None, reward: np.ndarray, act
         raise Malformed("FIRST must come at the beginning and after LAST, and nowhere else")
     if reward[first].any():
         raise Malformed(f"the reward at FIRST must be 0, got {reward[first].tolist()}")
+    if not _all(discount[first] == 1.0):
+        raise Malformed(f"the discount at FIRST must be 1, got {discount[first].tolist()}")
+    if not _all((discount != 0.0) | (kinds == LAST)):
+        raise Malformed("a discount of 0 must come with LAST, and nowhere else")
     return np.where(first.reshape(-1, *[1] * (actions.ndim - 1)), np.zeros_like(actions), actions)
 
 

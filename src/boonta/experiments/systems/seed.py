@@ -38,11 +38,12 @@ from boonta.experiments.tables import Seed as Options
 from boonta.replay.host import HostReplay
 from boonta.replay.limiter import Limiter
 from boonta.replay.windows import windows
-from boonta.transport.security import Security, check_server
+from boonta.transport.security import Security, check_free, check_server
 from boonta.transport.server import Refused, Server
 from boonta.transport.wire import Schema
 
 ROLES = {"inference": "inference", "MainThread": "learner", "insert": "insert", "prefetch": "prefetch"}
+CODES = {"there": "ALREADY_EXISTS", "room": "RESOURCE_EXHAUSTED", "never": "INVALID_ARGUMENT"}
 SWITCH = 0.5e-3  # seconds that a thread keeps Python's lock while others wait for it
 PATIENCE = 86_400.0  # seconds that actors of this run look for a place in it: they end with it in any case
 
@@ -131,8 +132,10 @@ class Seed(Hosted):
         if self.options.trace:
             timeline(self.trace, self.options.trace)  # now, for it may be refused
         try:
-            check_server(self.options.address or "unix:", self._security())
-        except ValueError as error:
+            if address := self.options.address:
+                check_server(address, self._security())
+                check_free(address)
+        except (ValueError, OSError) as error:
             raise settings.Refused(str(error)) from error
         self._life = (int(facts["life"]) // RESUMED + 1) * RESUMED if facts else 0
         self.threads = Threads(self.unit, self.spec, self.plan, self.seed, self.trace)
@@ -270,9 +273,16 @@ class Seed(Hosted):
         self._folder = tempfile.TemporaryDirectory(prefix="boonta-") if not options.address else None
         address = f"unix:{self._folder.name}/server" if self._folder else options.address
         limits = (self.plan.maximum, options.clients, options.silence)
-        self.server = Server(address, Schema(self.spec), _door(threads), self.seed, self._security(), *limits)
+        self.server = Server(
+            address, Schema(self.spec), _door(threads), self.seed, self._security(), *limits, threads.refused
+        )
         if not options.local:
-            print(f"boonta: serving {self.name} at {self.server.address}", file=sys.stderr)
+            where = self.server.address
+            print(
+                f"boonta: serving {self.name} at {where}, for {self.plan.envs} environments in all: boonta actor "
+                f"{self.name} --server {where} --envs K",
+                file=sys.stderr,
+            )
         self._processes = [self._actor(i) for i in range(self.actors)]
         threads.look = self._mend
 
@@ -333,8 +343,12 @@ class _Visitor:
 def _door(threads: Threads) -> Callable[[int, int, str], _Visitor]:
     def join(count: int, first: int, name: str) -> _Visitor:
         try:
-            return _Visitor(threads.join(count, first, name))
+            session = threads.join(count, first, name)
         except Taken as error:
-            raise Refused({"there": "ALREADY_EXISTS"}.get(error.why, "RESOURCE_EXHAUSTED"), str(error)) from error
+            raise Refused(CODES[error.why], str(error)) from error
+        if threads.plan.patient:
+            whole = f"{threads.present()} of {threads.plan.envs} are there"
+            sys.stderr.write(f"boonta: {session.environments()} joined ({name}); {whole}\n")
+        return _Visitor(session)
 
     return join
