@@ -57,6 +57,7 @@ def file(name):
     return ["train", "--out", "{new}", "--config", f"{{files}}/{name}"]
 
 
+ACTOR = ["actor", "gym:CartPole-v1", "--server"]
 RUN, BLIND = ["--out", "{new}.gif"], ["watch", "{blind}"]
 BAD = {
     "agent": (["train", "pppo", "boonta:catch"], ["unknown agent 'pppo'", "did you mean 'ppo'", "vtrace"]),
@@ -143,6 +144,13 @@ BAD = {
     "hosts": (["train", "--coordinator", "localhost:1"], ["--coordinator, --processes and --process"]),
     "process": (
         ["train", "--coordinator", "here:1", "--processes", "2", "--process", "2"], ["--process", "0 to 1, got 2"]
+    ),
+    "synchronous": (["train", "--synchronous", "--out", "{new}"], ["--synchronous is for sebulba", "anakin"]),
+    "where serve runs": (["serve", "ppo", "--on", "seed"], ["unrecognized arguments: --on seed"]),
+    "actor of no environments": ([*ACTOR, "127.0.0.1:1", "--envs", "0"], ["--envs", "at least 1", "0"]),
+    "actor of no server": ([*ACTOR, "nonsense"], ["'nonsense'", "unix:PATH or HOST:PORT"]),
+    "actor of half a certificate": (
+        [*ACTOR, "127.0.0.1:1", "--certificate", "c.pem"], ["--certificate and --key go together"]
     ),
     "eval of no run": (["eval", "{new}"], ["{new}", "not a run folder"]),
     "eval of a member": (["eval", "{run}", "--member", "2"], ["--member", "0 to 1", "2"]),

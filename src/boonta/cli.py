@@ -93,19 +93,21 @@ def _train(args: argparse.Namespace) -> int:
 
     run = {"steps": args.steps, "seed": args.seed, "seeds": args.seeds, "on_nan": args.on_nan, "sweep": args.sweep}
     assignments = list(args.assignments)
+    if args.resume and not (args.resume / "config.toml").is_file():
+        raise FileNotFoundError(f"--resume {args.resume}: not a run folder, it has no config.toml")
+    architecture = configuration.architecture(args.on, args.resume / "config.toml" if args.resume else args.config)
     if args.devices is not None:
         assignments.append(f"architecture.devices={0 if args.devices == 'auto' else args.devices}")
-        file = args.resume / "config.toml" if args.resume else args.config
-        if args.devices == "auto" and configuration.architecture(args.on, file) == "sebulba":
+        if args.devices == "auto" and architecture == "sebulba":
             assignments.append("architecture.measure=true")
     for key in ("actors", "inference", "learners", "trace"):
         if getattr(args, key) is not None:
             assignments.append(f"architecture.{key}={getattr(args, key)}")
     if args.synchronous:
+        if architecture != "sebulba":
+            raise ValueError(f"--synchronous is for sebulba, got --on {architecture}")
         assignments.append("architecture.lag=0")
     if args.resume:
-        if not (args.resume / "config.toml").is_file():
-            raise FileNotFoundError(f"--resume {args.resume}: not a run folder, it has no config.toml")
         config = configuration.load(args.resume / "config.toml")
         # What changes no number may change: how to go on after a NaN, and where a server is to be found.
         if args.on_nan:
