@@ -4,7 +4,6 @@ import difflib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-
 MANY = 80  # names that nobody reads
 
 

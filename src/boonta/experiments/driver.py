@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from boonta.core import episodes as counting
+from boonta.core.settings import Refused
 from boonta.core.types import PyTree
 from boonta.experiments import agreement, evaluation
 from boonta.experiments.checkpoint import FOLDER, Checkpoints
@@ -196,6 +197,8 @@ class Driver:
             facts = self.checkpoints.facts()
             fresh = self.system.start(facts)
             found = self.checkpoints.restore(self.system.rest(fresh))
+        except Refused:
+            raise
         except (FileNotFoundError, ValueError) as error:
             raise Failed(str(error)) from error
         for message in found.passed_over:
