@@ -14,7 +14,7 @@ from test_training import TINY, assigned, final, rows, status
 
 from boonta.cli import main
 
-PATIENCE = 120.0
+PATIENCE = 300.0
 SGD = assigned(agent__optimizer="sgd", agent__learning_rate=0.1, run__checkpoint_every=1280)
 
 
@@ -50,6 +50,7 @@ def together(arguments):
     finally:
         for process in processes:
             process.kill()
+            process.wait()
     return [(process.returncode, *end) for process, end in zip(processes, ends, strict=True)]
 
 
