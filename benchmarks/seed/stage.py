@@ -32,6 +32,7 @@ class Stage:
         self.address = f"unix:{folder}/socket"
         self.actors: list[subprocess.Popen[bytes]] = []
         self._all: list[subprocess.Popen[bytes]] = []
+        self._past: set[tuple[float, float]] = set()  # lines of the log before the run was resumed
         self._log = (folder / "log").open("ab")
 
     def serve(self, resume: bool = False, before: str = "", more: Sequence[str] = ()) -> None:
@@ -39,6 +40,7 @@ class Stage:
         words = ["serve", "--json"]
         if resume:
             words += ["--resume", str(self.run)]
+            self._past = {_stamp(row) for row in self.rows()}
         else:
             words += [self.agent, "gym:CartPole-v1", "--steps", "1000000000", "--address", self.address]
             words += ["--out", str(self.run), "--config", "none"]
@@ -67,8 +69,9 @@ class Stage:
         self.until("the first checkpoint", lambda: any(self.run.glob("checkpoints/*/checksums.json")))
 
     def rows(self) -> list[dict[str, Any]]:
-        """The lines of the log."""
-        return read_metrics(self.run) if (self.run / "metrics.jsonl").is_file() else []
+        """The lines of the log, of the server as it runs now."""
+        there = read_metrics(self.run) if (self.run / "metrics.jsonl").is_file() else []
+        return [row for row in there if _stamp(row) not in self._past]
 
     def last(self, key: str) -> float:
         """The latest value of a metric, 0 before the first."""
@@ -135,3 +138,7 @@ class Stage:
 
 def _scored(row: dict[str, Any]) -> bool:
     return row.get("eval/return_mean") is not None
+
+
+def _stamp(row: dict[str, Any]) -> tuple[float, float]:
+    return row["env_steps"], row["seconds"]

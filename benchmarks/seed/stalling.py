@@ -3,6 +3,7 @@
 import asyncio
 import threading
 import time
+from contextlib import suppress
 
 
 class Stalling:
@@ -34,7 +35,8 @@ class Stalling:
             there, back = await asyncio.open_unix_connection(self._to)
         except OSError:  # the server is not up yet
             return writer.close()
-        await asyncio.gather(self._pass(reader, back, since), self._pass(there, writer, since))
+        with suppress(asyncio.CancelledError):  # at the end
+            await asyncio.gather(self._pass(reader, back, since), self._pass(there, writer, since))
 
     async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, since: float) -> None:
         while data := await reader.read(1 << 16):
