@@ -1,0 +1,41 @@
+"""What tables share: the kept results, Markdown, numbers in words."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "benchmarks" / "results"
+Row = dict[str, Any]
+
+
+def rows_of(name: str) -> list[Row]:
+    """The lines of a result file; none where it is not there."""
+    path = RESULTS / f"{name}.jsonl"
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.is_file() else []
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table in Markdown."""
+    if not rows:
+        return "Not measured yet."
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def where(rows: Sequence[Row]) -> str:
+    """The machine and the versions that the rows agree on."""
+    if not rows:
+        return ""
+    machine, versions = rows[0]["machine"], rows[0]["versions"]
+    processor = machine.get("processor") or machine.get("cpu")
+    commits = ", ".join(
+        f"`{commit[:12]}{'+' * commit.endswith('+')}`" for commit in dict.fromkeys(row["commit"] for row in rows)
+    )
+    return f"\n\n{processor}, {machine['cores']} cores, JAX {versions['jax']}; measured at {commits}."
+
+
+def short(number: float) -> str:
+    """A number in few digits: 12k, 3.45M."""
+    return f"{number / 1e6:.2f}M" if number >= 1e6 else f"{number / 1e3:.0f}k" if number >= 1e4 else f"{number:.0f}"
