@@ -25,8 +25,8 @@ from boonta import envs
 
 PPO = {"agent.batch": 32, "agent.unroll": 32, "agent.minibatches": 4, "agent.epochs": 4, "agent.learning_rate": 1e-3}
 DQN = {
-    "agent.batch": 64, "agent.unroll": 8, "agent.capacity": 50_000, "agent.minimum": 1_000, "agent.replay_ratio": 4,
-    "agent.learning_rate": 5e-4, "agent.target_interval": 200, "agent.n_step": 3, "agent.explore_for": 0.001,
+    "agent.batch": 256, "agent.unroll": 8, "agent.capacity": 50_000, "agent.minimum": 1_000, "agent.replay_ratio": 16,
+    "agent.learning_rate": 1e-3, "agent.target_interval": 100, "agent.n_step": 10, "agent.explore_for": 0.0005,
     "architecture.chunk": 8,
 }  # fmt: skip
 CLOCK = """
