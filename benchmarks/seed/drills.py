@@ -237,7 +237,7 @@ def hosts(stage: Stage) -> dict[str, Any]:
             ("no token", [*signed, *certified], {}),
             ("another token", [*signed, *certified], {"BOONTA_TOKEN": "guess"}),
             ("no certificate", signed, secret),
-            ("no TLS", [], secret),
+            ("no TLS", [], {}),
         ):
             process = act(ACTORS, *words, "--patience", "2", **variables)
             refused[name] = process.wait(60.0)
