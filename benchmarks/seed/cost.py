@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> list[Row]:
     for name, times in FILTERS.items():
         channels = f"agent.channels=[{16 * times},{32 * times},{32 * times}]"
         near = ["architecture.envs=1", f"architecture.threads={args.actors}", "architecture.refresh=unroll"]
-        base = {"module": MODULE, "kind": "ours", "iterations": 1 if args.quick else max(4, 24 // times)}
+        base = {"module": MODULE, "kind": "ours", "iterations": 1 if args.quick else max(4, 16 // times)}
         tasks: dict[str, dict[str, Any]] = {
             "near": base | {"on": "sebulba", "words": [*WORDS, channels, *near]},
             "SEED": base | {"on": "seed", "words": [*WORDS, channels, f"architecture.envs={args.actors}"]},
