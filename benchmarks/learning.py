@@ -58,7 +58,7 @@ TASKS = {
     "sebulba-vtrace-pong": Task("vtrace ale:Pong --on sebulba", 18),
     "sebulba-ppo-pong": Task("ppo ale:Pong --on sebulba", 18),
     "dqn-minatar-breakout": Task("dqn gymnax:Breakout-MinAtar --steps 3000000 --seeds 3", 10),
-    "r2d2-minatar-breakout": Task("r2d2 gymnax:Breakout-MinAtar --steps 1000000 --seeds 3", None),
+    "r2d2-minatar-breakout": Task("r2d2 gymnax:Breakout-MinAtar --steps 3000000 --seeds 3", None),
     "r2d2-memory": Task("r2d2 boonta:memory --set env.length=20 --seeds 3", 0.95),
     "dqn-memory": Task("dqn boonta:memory --set env.length=20 --steps 400000 --seeds 3", None),
     "seed-r2d2-blind-cartpole": Task("r2d2 gym:CartPole-v1 --on seed --set env.hide=[1,3]", 400, 3),
