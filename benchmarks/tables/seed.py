@@ -10,7 +10,7 @@ def _drills() -> str:
     lines = []
     for row in rows:
         told = ", ".join(
-            f"{key.replace('_', ' ')} {value:.3g}"
+            f"{key.replace('_', ' ')} {int(value) if value == int(value) else f'{value:.3g}'}"
             for key, value in row["facts"].items()
             if isinstance(value, int | float)
         )
