@@ -24,6 +24,9 @@ class Experience(NamedTuple):
         samples_per_insert: how often a trajectory is drawn on average; 1 on-policy.
         priority_exponent: alpha, of the priority or of the inverse rank.
         importance_exponent: beta, of the weights (N P(i))^-beta that make up for it.
+        reanalyse: stored steps that are acted on again with newer parameters, for each step that is acted; their extras
+            take the place of the old ones.
+        memory: whether the update needs the memory from before the first step; if not, windows come without one.
         view: what of a trajectory the learner needs; None for all of it.
     """
 
@@ -37,6 +40,8 @@ class Experience(NamedTuple):
     samples_per_insert: float = 1.0
     priority_exponent: float = 0.6
     importance_exponent: float = 0.4
+    reanalyse: float = 0.0
+    memory: bool = True
     view: Callable[[Trajectory], Trajectory] | None = None
 
 

@@ -46,16 +46,60 @@ def proceed(
     reward: Array | float,
     terminated: Array | bool,
     truncated: Array | bool = False,
+    passes: Array | bool = False,
 ) -> TimeStep:
-    """A time step after an action. `terminated` is a true end, `truncated` a time limit; both are bool scalars."""
+    """A time step after an action.
+
+    Args:
+        observation: what is seen now.
+        action: that led here.
+        reward: of whoever acted.
+        terminated: bool [], a true end.
+        truncated: bool [], a time limit.
+        passes: bool [], whether the turn passes to the opponent of a zero-sum game.
+    """
     terminated, truncated = jnp.asarray(terminated, bool), jnp.asarray(truncated, bool)
+    goes_on = jnp.where(passes, -1.0, 1.0)
     return TimeStep(
         observation=observation,
         action=action,
         reward=jnp.asarray(reward, jnp.float32),
-        discount=jnp.where(terminated, 0.0, 1.0).astype(jnp.float32),
+        discount=jnp.where(terminated, 0.0, goes_on).astype(jnp.float32),
         step_type=jnp.where(terminated | truncated, LAST, MID),
     )
+
+
+def modelled(environment: Environment) -> Environment:
+    """The same environment for agents that plan with it: observations hold its state, the spec its `step`.
+
+    The state is shown as a tuple of its arrays, whatever it is made of: that can be stored and sent.
+
+    Raises:
+        Refused: random keys are part of its state, which cannot be stored or sent.
+    """
+    spec = environment.spec
+
+    def shown(state: PyTree, timestep: TimeStep) -> tuple[PyTree, TimeStep]:
+        seen = timestep.observation
+        named = seen if isinstance(seen, dict) else {"observation": seen}
+        return state, timestep._replace(observation=named | {"state": tuple(jax.tree.leaves(state))})
+
+    def reset(key: Key) -> tuple[PyTree, TimeStep]:
+        return shown(*environment.reset(key))
+
+    def step(state: PyTree, action: Action, key: Key) -> tuple[PyTree, TimeStep]:
+        return shown(*environment.step(state, action, key))
+
+    def model(shown: tuple[Array, ...], action: Action, key: Key) -> tuple[tuple[Array, ...], TimeStep]:
+        state, timestep = environment.step(jax.tree.unflatten(structure, shown), action, key)
+        return tuple(jax.tree.leaves(state)), timestep
+
+    state, timestep = jax.eval_shape(reset, jax.eval_shape(jax.random.key, 0))
+    structure, observation = jax.tree.structure(state), timestep.observation
+    if any(jnp.issubdtype(x.dtype, jax.dtypes.prng_key) for x in jax.tree.leaves(observation)):
+        raise Refused(f"{spec.name} has random keys in its state, so agents cannot plan with it (env.model)")
+    spec = spec._replace(observation=observation, model=model)
+    return Environment(spec, reset, step, environment.render)
 
 
 def check(environment: Environment) -> None:

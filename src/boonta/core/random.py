@@ -5,11 +5,13 @@ costs more than the step. Spelt out, XLA fuses it into its neighbours. The numbe
 bit for bit.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jax.extend.random import define_prng_impl
 
-from boonta.core.types import Array, Key
+from boonta.core.types import Array, Key, PyTree
 
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 
@@ -17,6 +19,28 @@ _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 def key(seed: int | Array) -> Key:
     """The key of a seed, int32 or smaller."""
     return jax.random.key(seed, impl=_IMPL)
+
+
+def is_key(x: Any) -> bool:
+    """Whether an array, or its shape, is one of keys."""
+    return jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+
+
+def without_keys(tree: PyTree) -> PyTree:
+    """With the bare numbers of keys in their place."""
+    return jax.tree.map(lambda x: jax.random.key_data(x) if is_key(x) else x, tree)
+
+
+def with_keys(tree: PyTree, like: PyTree) -> PyTree:
+    """What `without_keys` gave, as it was; `like` has its kinds, arrays or shapes."""
+
+    def one(x: Any, model: Any) -> Any:
+        if not is_key(model):
+            return x
+        # The implementation belongs to the dtype; only an array tells it, and `model` may be a mere shape.
+        return jax.random.wrap_key_data(x, impl=jax.random.key_impl(jnp.empty((), model.dtype)))
+
+    return jax.tree.map(one, tree, like)
 
 
 def _threefry(key: Array, high: Array, low: Array) -> tuple[Array, Array]:

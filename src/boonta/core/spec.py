@@ -1,11 +1,12 @@
 """What is fixed about an environment, for those as well who have no JAX."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from boonta.core.types import Array, PyTree
+from boonta.core.types import Array, PyTree, TimeStep
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,8 @@ class Spec(NamedTuple):
         frames_per_step: simulator frames in one step (the action repeat).
         stack: frames that the last axis of the observation, a single array, holds: the newest last, zeros for those
             before an episode's first. Replay stores each of them once. 1 for what is no such stack.
+        model: (state, action, key) -> (state, TimeStep), the environment's own step where agents may plan with it, of
+            states as the observation's `state` shows them; None elsewhere.
     """
 
     name: str
@@ -67,3 +70,4 @@ class Spec(NamedTuple):
     action: Discrete | Continuous
     frames_per_step: int = 1
     stack: int = 1
+    model: Callable[[PyTree, Array, Array], tuple[PyTree, TimeStep]] | None = None

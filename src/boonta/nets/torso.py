@@ -123,14 +123,14 @@ def torso(spec: Spec, options: Options) -> Torso:
 
 
 def features(observation: PyTree) -> PyTree:
-    """What of an observation the network sees: all but the legal mask, as float32; uint8 images in [0, 1]."""
+    """What of an observation the network sees (`seen`), as float32; uint8 images in [0, 1]."""
     return jax.tree.map(_scaled, seen(observation))
 
 
 def seen(observation: PyTree) -> PyTree:
-    """All of an observation but the legal mask, as it is."""
+    """All of an observation but the legal mask and the environment's state, as it is."""
     if isinstance(observation, dict):
-        observation = {name: x for name, x in observation.items() if name != "legal"}
+        observation = {name: x for name, x in observation.items() if name not in ("legal", "state")}
         if len(observation) == 1:
             (observation,) = observation.values()
     return observation
