@@ -151,8 +151,9 @@ def unpacked(trajectory, stack):
     return trajectory._replace(timesteps=frames.unpack(trajectory.timesteps, stack))
 
 
-def hosted(stream, sampler, length, period, unroll, stack, capacity=16, **options):
-    wanted = Experience(length, 5, period=period, unroll=unroll, capacity=capacity, sampler=sampler)
+def hosted(stream, sampler, length, period, unroll, stack, capacity=16, wishes=None, **options):
+    sizes = {"period": period, "unroll": unroll, "capacity": capacity, "sampler": sampler}
+    wanted = Experience(length, 5, **sizes, **wishes or {})
     example = jax.tree.map(lambda x: np.asarray(x[0]), piece_of(stream, 0, unroll, np.zeros(len(stream.reward), int)))
     return HostReplay(wanted, 5, capacity, example, stack, **options)
 
@@ -396,3 +397,98 @@ def test_a_sum_tree_is_a_list_of_weights(changes, shares):
         ends, wanted = np.cumsum(plain, dtype=np.float64), np.array(shares) * plain.sum(dtype=np.float64)
         slack = 1e-4 * ends[-1]
         assert np.all(ends[found] >= wanted - slack) and np.all((ends - plain)[found] <= wanted + slack)
+
+
+# Acting again on what is stored
+
+
+def renewing(length, period, unroll, stack, **more):
+    wanted = Experience(length, 5, period=period, unroll=unroll, capacity=16, sampler="prioritized", **more)
+    return ring(wanted, 5, 16, 3, 3, stack)
+
+
+@shapes
+def test_pieces_acted_on_again_are_the_stream_and_keep_their_new_extras(length, period, unroll, stack):
+    rounds = 30
+    stream = streams(3, rounds * unroll + 1, stack)
+    replay = renewing(length, period, unroll, stack, reanalyse=1.0, memory=False)
+    past, renew = jax.jit(replay.renewal.past, static_argnums=2), jax.jit(replay.renewal.renew)
+    state = replay.init(jax.tree.map(lambda x: x[0], piece_of(stream, 0, unroll, np.zeros(3, int))))
+    for i in range(rounds):
+        state, _ = replay.insert(state, piece_of(stream, i, unroll, np.zeros(3, int)))
+        place, pieces_ = past(state, jax.random.key(i), 4)
+        for b in range(4):
+            e, begin = int(pieces_.origin.environment[b]), int(pieces_.origin.step[b])
+            expected = jax.tree.map(lambda x, e=e, begin=begin: x[e, begin : begin + unroll], stream)
+            one = jax.tree.map(lambda x, b=b: x[b], pieces_)
+            jax.tree.map(np.testing.assert_array_equal, one.timesteps, expected)
+            assert one.memory["h"] == begin
+        state, ids = renew(state, place, {"q": -pieces_.timesteps.reward}, jnp.int32(1000 + i))
+        there = np.asarray(ids.place) >= 0
+        window = replay.window(state, ids)
+        assert window.memory == ()
+        for b in np.flatnonzero(there):
+            q, reward = window.extras["q"][b], window.timesteps.reward[b, :-1]
+            inside = min(unroll - int(window.origin.step[b]) % unroll, length)
+            np.testing.assert_array_equal(q[:inside], -reward[:inside])
+            assert window.origin.version[b] == 1000 + i
+        revised = replay.revise(state, ids, jnp.full(len(there), 2.0))
+        assert int(replay.size(revised)) == int(replay.size(state))
+    assert 0 < replay.renewal.share(state) < 1
+
+
+@shapes
+@pytest.mark.parametrize("compress", [False, True])
+def test_pieces_on_the_host_are_acted_on_again(length, period, unroll, stack, compress):
+    stream, wishes = streams(1, 30 * unroll + 1, stack), {"reanalyse": 1.0, "memory": False}
+    replay = hosted(stream, "prioritized", length, period, unroll, stack, wishes=wishes, compress=compress)
+    for i in range(30):
+        replay.insert(jax.tree.map(lambda x: np.asarray(x[0]), piece_of(stream, i, unroll, np.zeros(1, int))))
+        ids, pieces_ = replay.past(3)
+        timesteps = frames.unpack(pieces_.timesteps, stack)
+        for b, begin in enumerate(pieces_.origin.step):
+            expected = jax.tree.map(lambda x, begin=begin: x[0, begin : begin + unroll], stream)
+            jax.tree.map(lambda x, y, b=b: np.testing.assert_array_equal(x[b], y), timesteps, expected)
+            assert pieces_.memory["h"][b] == begin
+        windows_ = replay.renew(ids, {"q": -timesteps.reward}, 1000 + i)
+        window = replay.window(windows_)
+        assert window.memory == () and np.all(window.origin.version == 1000 + i)
+        np.testing.assert_array_equal(window.extras["q"][:, 0], -window.timesteps.reward[:, 0])
+        replay.revise(windows_, np.full(len(windows_.place), 2.0))
+    again = hosted(stream, "prioritized", length, period, unroll, stack, wishes=wishes, compress=compress)
+    with replay.arrays() as arrays:
+        again.restore(arrays)
+    assert 0 < again.renewed() == replay.renewed() <= 1
+
+
+def test_a_piece_that_is_gone_is_not_renewed():
+    stream = streams(1, 61, 1)
+    replay = hosted(stream, "uniform", 2, 2, 2, 1, capacity=4)
+    insert = lambda i: replay.insert(  # noqa: E731
+        jax.tree.map(lambda x: np.asarray(x[0]), piece_of(stream, i, 2, np.zeros(1, int)))
+    )
+    insert(0)
+    ids, old = replay.past(1)
+    for i in range(1, 10):
+        insert(i)
+    assert len(replay.renew(ids, {"q": old.extras["q"] + 1}, 7).place) == 0 and replay.renewed() == 0
+    some = replay.sample().trajectory
+    np.testing.assert_array_equal(some.extras["q"], some.timesteps.reward[:, :-1])
+
+
+def test_what_is_overwritten_is_no_longer_renewed():
+    stream = streams(3, 61, 1)
+    replay = renewing(2, 2, 2, 1, reanalyse=1.0)
+    state = replay.init(jax.tree.map(lambda x: x[0], piece_of(stream, 0, 2, np.zeros(3, int))))
+    state, _ = replay.insert(state, piece_of(stream, 0, 2, np.zeros(3, int)))
+    state, _ = replay.renewal.renew(state, jnp.arange(3), {"q": jnp.zeros((3, 2))}, jnp.int32(1))
+    assert replay.renewal.share(state) == 1
+    for i in range(1, 25):
+        state, _ = replay.insert(state, piece_of(stream, i, 2, np.zeros(3, int)))
+    assert replay.renewal.share(state) == 0
+
+
+def test_a_memory_nobody_asks_for_is_not_kept():
+    stream = streams(3, 9, 1)
+    replay = renewing(2, 1, 4, 1, memory=False)
+    assert replay.init(jax.tree.map(lambda x: x[0], piece_of(stream, 0, 4, np.zeros(3, int)))).pieces.memory == ()

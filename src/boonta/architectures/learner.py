@@ -6,15 +6,17 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from boonta.architectures.learning import Learning, Stored, initial
 from boonta.core import acting, devices, health
-from boonta.core.agent import Agent
+from boonta.core.agent import Agent, Experience
 from boonta.core.trees import batch_size
-from boonta.core.types import Array, Key, Params, PyTree, Sample, Trajectory
+from boonta.core.types import Array, Ids, Key, Params, PyTree, Sample, Trajectory
 from boonta.replay import frames
+from boonta.replay.windows import windows
 
 
 class State(NamedTuple):
@@ -140,11 +142,14 @@ class Sampled(NamedTuple):
         init: as in `Halves`.
         update: (State, Sample [B / devices]) -> (State, metrics, priorities [B / devices] or None), in `shard_map`.
         first: (params, Trajectory [K]) -> priorities [K] of what enters replay; None for the highest so far.
+        again: (params, Trajectory [n] with the time steps [n, U] alone, key) -> extras [n, U, ...] of acting on them
+            again. Consumes the key.
     """
 
     init: Callable[[Key, dict[str, Array]], State]
     update: Callable[[State, Sample], tuple[State, dict[str, Array], Array | None]]
     first: Callable[[Params, Trajectory], Array] | None
+    again: Callable[[Params, Trajectory, Key], PyTree]
 
 
 def sampled(agent: Agent, observed: int, stack: int) -> Sampled:
@@ -190,7 +195,41 @@ def sampled(agent: Agent, observed: int, stack: int) -> Sampled:
     if learner.insert is not None:
         insert = learner.insert
         first = lambda params, packed: jax.vmap(partial(insert, params))(whole(packed))  # noqa: E731
-    return Sampled(init, update, first)
+
+    def again(params: Params, packed: Trajectory, key: Key) -> PyTree:
+        past = whole(packed)
+        keys = jax.random.split(key, past.timesteps.reward.shape)
+        return jax.vmap(partial(acting.reanalyse, agent, params))(past.memory, past.timesteps, keys)[1]
+
+    return Sampled(init, update, first, again)
+
+
+def sample_like(piece: Trajectory, experience: Experience, batch: int, stack: int) -> Sample:
+    """The shapes of a sample of packed windows, from those of one environment's piece."""
+    length = windows(experience).length
+
+    def spread(shape: Any, *steps: int) -> jax.ShapeDtypeStruct:
+        rest = shape.shape[1:] if steps else shape.shape
+        return jax.ShapeDtypeStruct((batch, *steps, *rest), shape.dtype)
+
+    timesteps = jax.tree.map(lambda s: spread(s, length + 1), piece.timesteps)
+    if stack > 1:
+        seen = piece.timesteps.observation
+        frame = jax.ShapeDtypeStruct((0, *seen.shape[1:-1]), seen.dtype)
+        timesteps = timesteps._replace(observation=spread(frame, stack + length))
+    trajectory = Trajectory(
+        jax.tree.map(spread, piece.memory) if experience.memory else (),
+        timesteps,
+        jax.tree.map(lambda s: spread(s, length), piece.extras),
+        jax.tree.map(spread, piece.origin),
+    )
+    number, place = (jax.ShapeDtypeStruct((batch,), kind) for kind in (np.float32, np.int32))
+    return Sample(trajectory, number, Ids(place, place))  # type: ignore[arg-type]
+
+
+def metric_names(metrics: dict[str, Any]) -> list[str]:
+    """The names of the metrics that `health` may point to."""
+    return health.names({key: value for key, value in metrics.items() if not key.startswith("policy_lag")})
 
 
 def sampled_updater(half: Sampled, mesh: Mesh) -> Any:

@@ -10,11 +10,12 @@ import jax
 import jax.numpy as jnp
 
 from boonta.core import devices
+from boonta.core.acting import reanalyse
 from boonta.core.agent import Agent, Experience, Learner
 from boonta.core.types import Array, Key, Params, PyTree, Sample, Trajectory
 from boonta.replay.once import once
 from boonta.replay.ring import ring
-from boonta.replay.types import Replay
+from boonta.replay.types import Renewal, Replay
 from boonta.replay.windows import windows
 
 Stored = dict[str, PyTree]
@@ -65,12 +66,13 @@ class Learned(NamedTuple):
 
 
 class _Share(NamedTuple):
-    """A learner's part of an iteration: its replay, and how often it learns from how many pieces."""
+    """A learner's part of an iteration: its replay, how often it learns from how many pieces, and what is renewed."""
 
     replay: Replay
     rounds: int
     updates: int
     minimum: int
+    renewals: int
 
 
 def initial(agent: Agent, key: Key, settings: dict[str, Array]) -> tuple[Params, dict[str, PyTree]]:
@@ -111,7 +113,8 @@ def fused(agent: Agent, envs: int, shards: int, everyone: int = 0, stack: int = 
         else:
             replay = once(envs // shards * rounds, wanted.batch // shards)
         least = max(-(-wanted.minimum // shards), 1)
-        shares[name] = _Share(replay, each, updates * rounds // each, least)
+        renewals = math.ceil(envs // shards * rounds * wanted.reanalyse - 1e-9)
+        shares[name] = _Share(replay, each, updates * rounds // each, least, renewals)
 
     def made(lasting: bool, example: Trajectory) -> Stored:
         check_memory(agent, example.memory)
@@ -148,6 +151,10 @@ def fused(agent: Agent, envs: int, shards: int, everyone: int = 0, stack: int = 
                 whole.lag + lag,
                 jnp.maximum(whole.lag_max, most),
             )
+            if share.renewals:
+                renew_key = jax.random.fold_in(mine, 1 << 30)
+                replay, metrics = _renewed(agent, name, share, whole, renew_key, version + whole.updates)
+                whole = whole._replace(stored=whole.stored | {name: replay}, metrics=whole.metrics | metrics)
         return whole._replace(lag=whole.lag / jnp.maximum(whole.updates, 1))
 
     total = sum(share.updates for share in shares.values())
@@ -161,7 +168,7 @@ def check_memory(agent: Agent, memory: PyTree) -> None:
         ValueError: several windows begin in a piece, which keeps the memory of its first step alone.
     """
     for name, learner in agent.learners.items():
-        if jax.tree.leaves(memory) and windows(learner.experience).each > 1:
+        if jax.tree.leaves(memory) and learner.experience.memory and windows(learner.experience).each > 1:
             raise ValueError(f"{name}'s experience.unroll must be its period: a memory is kept once for each")
 
 
@@ -213,6 +220,29 @@ def _as_far_as_it_goes(one: Callable, carry: _Carry, share: _Share, key: Key, ve
     return carry, n, jax.tree.map(lambda x: x / jnp.maximum(n, 1), sums), lag, most
 
 
+def _renewed(
+    agent: Agent, name: str, share: _Share, now: "Learned", key: Key, version: Array
+) -> tuple[PyTree, dict[str, Array]]:
+    """A replay of which some pieces have been acted on again, and how much of it has; nothing before its minimum."""
+    replay, stored, priority = share.replay, now.stored[name], agent.learners[name].insert
+    renewal: Renewal = replay.renewal  # type: ignore[assignment]
+    which_key, act_key = jax.random.split(key)
+
+    def body(_: Array, stored: PyTree) -> PyTree:
+        place, past = renewal.past(stored, which_key, share.renewals)
+        keys = jax.random.split(act_key, past.timesteps.reward.shape)
+        again = jax.vmap(partial(reanalyse, agent, now.params))
+        stored, ids = renewal.renew(stored, place, again(past.memory, past.timesteps, keys)[1], version)
+        if priority is not None:
+            window = replay.window(stored, ids)
+            stored = replay.revise(stored, ids, jax.vmap(partial(priority, now.params))(window))
+        return stored
+
+    ready = devices.lowest(replay.size(stored)) >= share.minimum
+    stored = jax.lax.fori_loop(0, ready.astype(jnp.int32), body, stored)
+    return stored, {"replay/reanalysed": devices.average(renewal.share(stored))}
+
+
 def unroll_of(agent: Agent) -> int:
     """The steps of a piece that suits all learners.
 
@@ -226,7 +256,7 @@ def unroll_of(agent: Agent) -> int:
         if wanted.capacity:
             continue
         plain = Experience(wanted.length, wanted.batch)
-        for field in ("period", "unroll", "minimum", "sampler", "samples_per_insert"):
+        for field in ("period", "unroll", "minimum", "sampler", "samples_per_insert", "reanalyse"):
             if getattr(wanted, field) != (granted := getattr(plain, field)):
                 raise ValueError(
                     f"{name}'s experience.{field} must be {granted!r} (on-policy, as capacity is 0), "

@@ -15,33 +15,41 @@ import jax
 import jax.numpy as jnp
 
 from boonta.architectures.learner import Halves, halves
-from boonta.architectures.learning import Learning, fused
+from boonta.architectures.learning import Learning, fused, unroll_of
 from boonta.core import acting, episodes, health, random
 from boonta.core.agent import Agent, check
 from boonta.core.spec import Spec
 from boonta.core.types import Array, Key, Origin, Params, PyTree, TimeStep, Trajectory
 
 
-class Sebulba(NamedTuple):
-    """The compiled halves.
+class Actor(NamedTuple):
+    """The half that acts.
 
     Attributes:
         begin: (params, key, indices int32 [E], count, life) -> Slot, an actor thread's.
         act: (params, version, slot, TimeStep [E]) -> (slot, action [E]).
         close: (slot, TimeStep [E]) -> (slot, Trajectory [E], Finished, health).
-        learner: Halves, what learns.
-        learning: Learning.
+        piece: params -> the shapes of one environment's trajectory.
+        unroll: steps of a trajectory.
         reads: the groups that acting needs.
-        observed: the names that an actor's health - 1 points to; those of the metrics follow.
+        observed: the names that its health - 1 points to; those of a learner's metrics follow.
     """
 
     begin: Callable[..., "Slot"]
     act: Callable[..., tuple["Slot", Array]]
     close: Callable[..., tuple["Slot", Trajectory, episodes.Finished, Array]]
-    learner: Halves
-    learning: Learning
+    piece: Callable[[Params], Trajectory]
+    unroll: int
     reads: tuple[str, ...]
     observed: list[str]
+
+
+class Sebulba(NamedTuple):
+    """The compiled halves."""
+
+    actor: Actor
+    learner: Halves
+    learning: Learning
 
 
 class Slot(NamedTuple):
@@ -75,9 +83,19 @@ def make(agent: Agent, spec: Spec, envs: int, shards: int, everyone: int = 0) ->
     Raises:
         ValueError: environments or a batch that devices, or each other, do not divide; learners that do not fit.
     """
-    check(agent, jax.eval_shape(agent.init, jax.random.key(0)))
+    actor = acts(agent, spec)
     learning = fused(agent, envs, shards, everyone, spec.stack)
-    length = learning.unroll
+    return Sebulba(actor, halves(agent, learning, actor.piece, len(actor.observed)), learning)
+
+
+def acts(agent: Agent, spec: Spec) -> Actor:
+    """The half that acts, for an agent in environments of this spec.
+
+    Raises:
+        ValueError: learners that do not fit.
+    """
+    check(agent, jax.eval_shape(agent.init, jax.random.key(0)))
+    length = unroll_of(agent)
     scalar = jax.ShapeDtypeStruct((), jnp.float32)
     action = jax.eval_shape(spec.action.zero)
     a_step = TimeStep(spec.observation, action, scalar, scalar, jax.ShapeDtypeStruct((), jnp.int8))  # type: ignore[arg-type]
@@ -126,8 +144,7 @@ def make(agent: Agent, spec: Spec, envs: int, shards: int, everyone: int = 0) ->
         slot = jax.eval_shape(partial(begin, count=1), params, random.key(0), index, life=jnp.int32(0))
         return _inner(slot.trajectory)
 
-    half = halves(agent, learning, piece, len(observed_names))
-    return Sebulba(begin, act, close, half, learning, agent.reads, observed_names)
+    return Actor(begin, act, close, piece, length, agent.reads, observed_names)
 
 
 def _blank(shapes: PyTree, n: int, steps: int) -> PyTree:

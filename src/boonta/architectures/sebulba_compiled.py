@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from boonta.architectures.sebulba import Sebulba, Slot
+from boonta.architectures.sebulba import Actor, Slot
 from boonta.core import episodes, host, random
 from boonta.core.spec import Spec
 from boonta.core.types import Array, PyTree, Trajectory
@@ -22,11 +22,11 @@ class Acting(NamedTuple):
     trajectory: Trajectory
 
 
-def acting_on(unit: Sebulba, spec: Spec, params: PyTree, envs: int, everyone: int, device: Any) -> Acting:
+def acting_on(actor: Actor, spec: Spec, params: PyTree, envs: int, everyone: int, device: Any) -> Acting:
     """Compile acting for a device.
 
     Args:
-        unit: Sebulba.
+        actor: Actor.
         spec: the environment's.
         params: the groups that acting reads, or their shapes.
         envs: environments of a thread.
@@ -41,10 +41,10 @@ def acting_on(unit: Sebulba, spec: Spec, params: PyTree, envs: int, everyone: in
     index, number = jax.ShapeDtypeStruct((envs,), np.int32), jax.ShapeDtypeStruct((), np.int32)
     params, timestep = placed(params), jax.tree.map(shape, host.empty(spec, envs))
     key = jax.eval_shape(random.key, 0)
-    begin = jax.jit(partial(unit.begin, count=everyone)).lower(params, placed(key), index=index, life=number)
+    begin = jax.jit(partial(actor.begin, count=everyone)).lower(params, placed(key), index=index, life=number)
     slot = placed(begin.out_info)
-    act = jax.jit(unit.act, donate_argnums=2).lower(params, number, slot, timestep)
-    close = jax.jit(unit.close, donate_argnums=0).lower(slot, timestep)
+    act = jax.jit(actor.act, donate_argnums=2).lower(params, number, slot, timestep)
+    close = jax.jit(actor.close, donate_argnums=0).lower(slot, timestep)
     _, trajectory, *_ = close.out_info
     start = begin.compile()
     return Acting(

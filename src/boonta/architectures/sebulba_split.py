@@ -189,8 +189,8 @@ def _repeated(what: Callable[[], Any]) -> float:
 def acting_alone(unit: Sebulba, spec: Spec, envs: int, device: Any) -> Callable[[], None]:
     """A step of acting on one device, its observations handed over and its actions taken back, again and again."""
     params = jax.jit(unit.learner.init)(jax.device_put(random.key(0), device), {}).params
-    params = {name: params[name] for name in unit.reads}
-    compiled = acting_on(unit, spec, params, envs, envs, device)
+    params = {name: params[name] for name in unit.actor.reads}
+    compiled = acting_on(unit.actor, spec, params, envs, envs, device)
     timestep = host.empty(spec, envs)
     index, zero = np.arange(envs, dtype=np.int32), np.int32(0)
     key = acting.streams(random.key(0), 0).actors
@@ -207,8 +207,8 @@ def learning_alone(unit: Sebulba, spec: Spec, envs: int, there: Sequence[Any]) -
     """An iteration of learning on these devices, on the same trajectories again and again."""
     mesh = devices.mesh(list(there))
     state = starter(unit.learner, mesh)(random.key(0), {})
-    params = {name: state.params[name] for name in unit.reads}
-    shapes = acting_on(unit, spec, params, envs, envs, there[0]).trajectory
+    params = {name: state.params[name] for name in unit.actor.reads}
+    shapes = acting_on(unit.actor, spec, params, envs, envs, there[0]).trajectory
     ones = jax.tree.map(lambda x: np.ones(x.shape, x.dtype), shapes)
     batches = [jax.device_put(ones, NamedSharding(mesh, P(devices.LEARNERS))) for _ in range(unit.learning.rounds)]
     held, update = [state], updater(unit.learner, mesh)

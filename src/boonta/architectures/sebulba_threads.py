@@ -13,10 +13,10 @@ import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from boonta.architectures.learner import State, shipper, starter, updater
+from boonta.architectures.learner import State, metric_names, shipper, starter, updater
 from boonta.architectures.sebulba import Sebulba, Slot
 from boonta.architectures.sebulba_compiled import Acting, acting_on, shape
-from boonta.core import acting, devices, episodes, health, random
+from boonta.core import acting, devices, episodes, random
 from boonta.core.faults import Broken, Budget, Guard
 from boonta.core.host import Batch
 from boonta.core.spec import Spec
@@ -110,9 +110,9 @@ class Threads:
 
     def compile(self, state: State, spec: Spec) -> list[str]:
         """Compile all there is to compile; the names of the metrics that `health` may point to."""
-        here = jax.tree.map(shape, {name: state.params[name] for name in self.unit.reads})
+        here = jax.tree.map(shape, {name: state.params[name] for name in self.unit.actor.reads})
         for device in self.plan.actors:
-            self._acting[device] = acting_on(self.unit, spec, here, self.plan.envs, self._everyone, device)
+            self._acting[device] = acting_on(self.unit.actor, spec, here, self.plan.envs, self._everyone, device)
         trajectory = self._acting[self.plan.actors[0]].trajectory
         own = NamedSharding(self._mesh, P(devices.LEARNERS))
 
@@ -125,7 +125,7 @@ class Threads:
         lowered = self._update.lower(placed.params, tuple(placed[1:]), batches)
         self._update = lowered.compile()
         _, metrics = lowered.out_info
-        return health.names({key: value for key, value in metrics.items() if not key.startswith("policy_lag")})
+        return metric_names(metrics)
 
     def start(self, state: State, life: int = 0) -> None:
         """Set the actors going with these parameters, their environments in this life."""
@@ -174,7 +174,7 @@ class Threads:
 
     def _publish(self, state: State, learned: int) -> None:
         """Parameters device to device; actors pick them up before their next step."""
-        read = {name: state.params[name] for name in self.unit.reads}
+        read = {name: state.params[name] for name in self.unit.actor.reads}
         here = jax.tree.map(lambda x: x.addressable_data(0), read)
         version = np.asarray(state.updates)  # the next update takes the array over
         latest = {device: (jax.device_put(here, device), version) for device in self.plan.actors}
@@ -244,7 +244,7 @@ class Threads:
         self, device: Any, act: Callable[..., Any], slot: Slot, timestep: TimeStep, environments: Guard
     ) -> tuple[Slot, TimeStep]:
         latest = self._latest[device]
-        for _ in range(self.unit.learning.unroll):
+        for _ in range(self.unit.actor.unroll):
             if not self.plan.hold:
                 latest = self._latest[device]
             with self.trace.span("act"):

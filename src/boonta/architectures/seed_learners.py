@@ -1,5 +1,6 @@
 """What learns in SEED: from each trajectory once, or from replay on the host."""
 
+import itertools
 import queue
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -11,16 +12,27 @@ import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from boonta.architectures.learner import State, halves, sampled, sampled_updater, shipper, starter, updater
+from boonta.architectures.learner import (
+    State,
+    halves,
+    metric_names,
+    sample_like,
+    sampled,
+    sampled_updater,
+    shipper,
+    starter,
+    updater,
+)  # fmt: skip
 from boonta.architectures.learning import check_memory, fused
 from boonta.architectures.seed import Seed, Told
 from boonta.architectures.seed_replay import Drawn, Feeder
 from boonta.architectures.seed_threads import LIMIT, Asked, Failed, Threads
-from boonta.core import devices, health, random
+from boonta.core import devices, random
 from boonta.core.agent import Agent
-from boonta.core.types import Array, Ids, Params, Sample, Trajectory
+from boonta.core.types import Array, Params, PyTree, Trajectory
 from boonta.replay.host import HostReplay
 from boonta.replay.limiter import Limiter
+from boonta.replay.windows import pace
 
 
 class Passing:
@@ -58,7 +70,7 @@ class Passing:
         placed = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state)
         lowered = self._update.lower(placed.params, tuple(placed[1:]), [chunk] * self.learning.rounds)
         self._update = lowered.compile()
-        return _names(lowered.out_info[1])
+        return metric_names(lowered.out_info[1])
 
     def iterate(self, state: State, threads: Threads) -> tuple[State, dict[str, Array], list[Told]]:
         """Take what one iteration needs, learn from it, and publish. The state given is used up.
@@ -114,13 +126,14 @@ class Replaying:
         self.unit, self.replay, self.limiter, self.seed = unit, replay, limiter, seed
         self.ahead, self.drawers, self.updates = ahead, drawers, 1
         self.half = sampled(agent, len(unit.observed), replay.stack)
-        sizes, hosts = replay.sizes, jax.process_count()
-        self.steps = replay.batch * hosts / limiter.ratio / sizes.each * sizes.unroll  # of an iteration, in the mean
-        self.before = -(-limiter.minimum // sizes.each) * sizes.unroll * hosts  # until the first
+        before, steps = pace(replay.sizes, limiter.minimum, replay.batch, limiter.ratio)  # of this host
+        self.before, self.steps = before * jax.process_count(), steps * jax.process_count()
         self._mesh = devices.mesh(list(there))
         self._update: Any = sampled_updater(self.half, self._mesh)
         self._feeder: Feeder | None = None
         self._told: queue.SimpleQueue[Told] = queue.SimpleQueue()
+        self._params: Params = {}  # the latest, on one device, and the updates behind them
+        self._version = 0
         self._due: tuple[Any, Array] | None = None  # ids and priorities of the last update
 
     def init(self, settings: dict[str, Array]) -> State:
@@ -131,29 +144,13 @@ class Replaying:
         """Compile all there is to compile; the names of the metrics that `health` may point to."""
         own = NamedSharding(self._mesh, P(devices.LEARNERS))
         piece = self.unit.piece({name: state.params[name] for name in self.unit.reads})
-        batch, length = self.replay.batch * jax.process_count(), self.replay.sizes.length
-
-        def spread(shape: Any, *steps: int) -> jax.ShapeDtypeStruct:
-            rest = shape.shape[1:] if steps else shape.shape
-            return jax.ShapeDtypeStruct((batch, *steps, *rest), shape.dtype, sharding=own)
-
-        timesteps = jax.tree.map(lambda s: spread(s, length + 1), piece.timesteps)
-        if (stack := self.replay.stack) > 1:  # packed
-            seen = piece.timesteps.observation
-            frame = jax.ShapeDtypeStruct((0, *seen.shape[1:-1]), seen.dtype)
-            timesteps = timesteps._replace(observation=spread(frame, stack + length))
-        trajectory = Trajectory(
-            jax.tree.map(spread, piece.memory),
-            timesteps,
-            jax.tree.map(lambda s: spread(s, length), piece.extras),
-            jax.tree.map(spread, piece.origin),
-        )
-        number, place = (jax.ShapeDtypeStruct((batch,), kind, sharding=own) for kind in (np.float32, np.int32))
-        sample = Sample(trajectory, number, Ids(place, place))  # type: ignore[arg-type]
+        batch = self.replay.batch * jax.process_count()
+        shapes = sample_like(piece, self.replay.experience, batch, self.replay.stack)
+        sample = jax.tree.map(lambda s: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=own), shapes)
         placed = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state)
         lowered = self._update.lower(placed.params, tuple(placed[1:]), sample)
         self._update = lowered.compile()
-        return _names(lowered.out_info[1])
+        return metric_names(lowered.out_info[1])
 
     def iterate(self, state: State, threads: Threads) -> tuple[State, dict[str, Array], list[Told]]:
         """Take a sample, learn from it, and publish. The state given is used up.
@@ -167,7 +164,7 @@ class Replaying:
             drawn = _waited(threads, lambda: self._get(feeder), lambda: self._silence(threads))
         with threads.trace.span("learn"):
             state, metrics, priorities = self._update(state.params, tuple(state[1:]), drawn.sample)
-            self._params = _here(state.params)
+            self._params, self._version = _here(state.params), self._version + 1
             self._revise()  # of the update before, while this one runs
             self._due = (drawn.ids, priorities)
             jax.block_until_ready(metrics)
@@ -179,7 +176,8 @@ class Replaying:
         """What to tell of the replay: windows in it, and how often each was sampled so far."""
         inserted = self.limiter.inserted - self.limiter.minimum
         ratio = self.limiter.sampled / inserted if inserted > 0 else float("nan")
-        return {"replay/windows": float(len(self.replay)), "replay/samples_per_insert": ratio}
+        counted = {"replay/windows": float(len(self.replay)), "replay/samples_per_insert": ratio}
+        return counted | ({"replay/reanalysed": self.replay.renewed()} if self.replay.experience.reanalyse else {})
 
     @contextmanager
     def arrays(self) -> Iterator[dict[str, np.ndarray]]:
@@ -209,8 +207,8 @@ class Replaying:
     def _fed(self, state: State, threads: Threads) -> Feeder:
         """The feeder, started with the first iteration."""
         if self._feeder is None:
-            self._params = _here(state.params)
-            first = None
+            self._params, self._version = _here(state.params), int(state.updates)
+            first, again = None, self._again() if self.replay.experience.reanalyse else None
             if self.half.first is not None:
                 compiled = jax.jit(self.half.first)
                 first = lambda windows: compiled(self._params, windows)  # noqa: E731
@@ -223,10 +221,20 @@ class Replaying:
                 return item.chunk
 
             self._feeder = Feeder(
-                self.replay, self.limiter, self._mesh, take, first, self.ahead, self.drawers, threads.trace
+                self.replay, self.limiter, self._mesh, take, first, self.ahead, self.drawers, threads.trace, again
             )
             self._feeder.start()
         return self._feeder
+
+    def _again(self) -> Callable[[Trajectory], tuple[PyTree, int]]:
+        """Acts on stored pieces with the latest parameters, on one device."""
+        act, keys = jax.jit(self.half.again), itertools.count()
+
+        def again(past: Trajectory) -> tuple[PyTree, int]:
+            version, params = self._version, self._params
+            return act(params, past, jax.random.fold_in(random.key(self.seed), 1 << 31 | next(keys))), version
+
+        return again
 
     def _get(self, feeder: Feeder) -> Drawn | None:
         if failure := feeder.failure():
@@ -242,10 +250,6 @@ class Replaying:
 def _here(params: Params) -> Params:
     """As one device of this host has them: hosts give first priorities each at its own time."""
     return jax.tree.map(lambda x: x.addressable_data(0), params)
-
-
-def _names(metrics: dict[str, Any]) -> list[str]:
-    return health.names({key: value for key, value in metrics.items() if not key.startswith("policy_lag")})
 
 
 def _waited(threads: Threads, take: Callable[[], Any], why: Callable[[], str]) -> Any:

@@ -1,4 +1,7 @@
-"""Replay between SEED's clients and its learner: one thread puts in what was experienced, others draw ahead of time."""
+"""Replay between SEED's clients and its learner: one thread puts in what was experienced, others draw ahead of time.
+
+One more acts again on what is stored, where the learner asks for that.
+"""
 
 import queue
 import threading
@@ -13,7 +16,7 @@ from jax.sharding import PartitionSpec as P
 
 from boonta.core import devices, nests
 from boonta.core.trace import Trace
-from boonta.core.types import Ids, Sample, Trajectory
+from boonta.core.types import Ids, PyTree, Sample, Trajectory
 from boonta.replay.host import HostReplay
 from boonta.replay.limiter import Limiter
 
@@ -39,6 +42,8 @@ class Feeder:
         ahead: samples that are drawn before they are asked for.
         drawers: threads that draw.
         trace: where spans of time go.
+        again: (Trajectory [n]) -> extras [n, U, ...] and the version of the parameters that made them, for so many
+            pieces as `insert` puts in at a time; None where nothing is acted on again.
     """
 
     def __init__(
@@ -51,14 +56,20 @@ class Feeder:
         ahead: int,
         drawers: int,
         trace: Trace,
+        again: Callable[[Trajectory], tuple[PyTree, int]] | None = None,
     ) -> None:
         self.replay, self.limiter, self.trace = replay, limiter, trace
-        self._take, self._first = take, first
+        self._take, self._first, self._again = take, first, again
+        self._due = 0.0  # pieces to act on again
+        self._group = 0  # of them at a time
+        self._owing = threading.Condition()
         self._sharding = NamedSharding(mesh, P(devices.LEARNERS))
         self._drawn: queue.Queue[Drawn] = queue.Queue(ahead)
         self._failure: str | None = None
         self._stopping = False
         work = [("insert", self._insert), *((f"prefetch {i}", self._draw) for i in range(drawers))]
+        if again is not None:
+            work.append(("reanalyse", self._renew))
         self._threads = [
             threading.Thread(target=self._guarded, args=(name, run), name=name, daemon=True) for name, run in work
         ]
@@ -106,12 +117,20 @@ class Feeder:
         with self.trace.span("wait for samples"):
             if not self.limiter.may_insert(len(pieces) * each):
                 return
+        with self.trace.span("wait for reanalysis"), self._owing:
+            while self._due > 2 * len(pieces) * max(self.replay.experience.reanalyse, 1.0) and not self._stopping:
+                self._owing.wait(CHECK)
         with self.trace.span("insert"):
             ids = [self.replay.insert(nests.mapped(lambda x, i=i: x[i], chunk)) for i in pieces]
             complete = nests.mapped(lambda *parts: np.concatenate(parts), ids[0], *ids[1:])
         if self._first is not None:
             self._prioritize(complete, len(pieces) * each)
         self.limiter.inserts(len(complete.place))
+        if self._again is not None and self.limiter.inserted >= self.limiter.minimum:
+            with self._owing:
+                self._group = len(pieces)
+                self._due += len(pieces) * self.replay.experience.reanalyse
+                self._owing.notify_all()
 
     def _prioritize(self, ids: Ids, most: int) -> None:
         """First priorities; of so many windows at most, so that nothing is compiled again."""
@@ -122,6 +141,23 @@ class Feeder:
             padded = nests.mapped(lambda x: np.resize(x, most), ids)
             assert self._first is not None
             self.replay.revise(ids, np.asarray(self._first(self.replay.window(padded)))[:count])
+
+    def _renew(self) -> None:
+        """Act again on some pieces."""
+        with self.trace.span("wait for inserts"), self._owing:
+            if not self._owing.wait_for(lambda: 0 < self._group <= self._due, CHECK):
+                return
+        assert self._again is not None
+        ids, past = self.replay.past(self._group)
+        with self.trace.span("act again"):
+            extras, version = self._again(past)
+            extras = jax.device_get(extras)
+        windows = self.replay.renew(ids, extras, version)
+        if self._first is not None:
+            self._prioritize(windows, self._group * self.replay.sizes.each)
+        with self._owing:
+            self._due -= self._group
+            self._owing.notify_all()
 
     def _draw(self) -> None:
         """Draw one sample, and place it."""

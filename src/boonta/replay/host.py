@@ -50,7 +50,8 @@ class HostReplay:
         self.sizes = windows(experience)
         self.places = max(-(-capacity // self.sizes.each), self.sizes.pieces)
         frames.check(example.timesteps.observation, stack)
-        one = frames.pack(_without_last(nests.mapped(lambda x: np.zeros(x.shape, x.dtype), example)), stack)
+        one = nests.mapped(lambda x: np.zeros(x.shape, x.dtype), self._kept(example))
+        one = frames.pack(_without_last(one), stack)
         self._seen = one.timesteps.observation
         if compress:
             one = _with_observation(one, ())
@@ -62,6 +63,7 @@ class HostReplay:
         self._tails: dict[int, tuple[tuple[int, int], list[int]]] = {}
         self._written = 0
         self._weights = Weights(self.places * self.sizes.each)
+        self._renewed = np.zeros(self.places, bool)
         self._highest = 1.0
         self._count = 0
         self._seed, self._random = seed, np.random.default_rng(seed)
@@ -86,7 +88,7 @@ class HostReplay:
             return self._insert(piece)
 
     def _insert(self, piece: Trajectory) -> Ids:
-        sizes, cut = self.sizes, frames.pack(_without_last(piece), self.stack)
+        sizes, cut = self.sizes, frames.pack(_without_last(self._kept(piece)), self.stack)
         packed = []
         if self.compress:
             seen = nests.leaves(cut.timesteps.observation)
@@ -99,6 +101,7 @@ class HostReplay:
             gone = at * sizes.each + np.arange(sizes.each)
             self._count -= int(np.count_nonzero(self._weights.at(gone)))
             self._weights.put(gone, 0.0)
+            self._renewed[at] = False
         nests.mapped(lambda all_, new: all_.__setitem__(at, new), self._pieces, cut)
         if self.compress:
             self._packed[at] = packed
@@ -147,7 +150,8 @@ class HostReplay:
         at = np.take_along_axis(chain, which, axis=1)
         timesteps = frames.window(pieces.timesteps, self.stack, begin, at, step)
         extras = nests.mapped(lambda x: x[at[:, :-1], step[:, :-1]], pieces.extras)
-        memory, origin = nests.mapped(lambda x: x[first], (pieces.memory, pieces.origin))
+        memory = pieces.memory if self.experience.memory else ()
+        memory, origin = nests.mapped(lambda x: x[first], (memory, pieces.origin))
         return Trajectory(memory, timesteps, extras, origin._replace(step=origin.step + begin))
 
     def revise(self, ids: Ids, priorities: np.ndarray) -> None:
@@ -162,6 +166,47 @@ class HostReplay:
                 priorities = np.maximum(priorities[there], LEAST)
                 self._weights.put(place[there], self._raised(priorities))
                 self._highest = max(self._highest, float(priorities.max()))
+
+    def past(self, n: int) -> tuple[Ids, Trajectory]:
+        """Stored pieces to act on again, each as likely: Ids [n], and Trajectory [n, U, ...] packed like windows.
+
+        Raises:
+            ValueError: there is nothing to draw.
+        """
+        with self._writing, self._lock:  # what is being written is not there yet
+            if not self._written:
+                raise ValueError("there is nothing in replay to act on again")
+            place = self._random.integers(min(self._written, self.places), size=n).astype(np.int32)
+            generation = self._generation[place]
+        pieces, at = self._pieces, place
+        if self.compress:
+            used, at = np.unique(place, return_inverse=True)
+            pieces = _with_observation(nests.mapped(lambda x: x[used], pieces), self._unpacked(used))
+        which, step = np.broadcast_arrays(at[:, None], np.arange(self.sizes.unroll))
+        timesteps = frames.window(pieces.timesteps, self.stack, np.zeros_like(at), which, step)
+        others = nests.mapped(lambda x: x[at], pieces._replace(timesteps=()))  # type: ignore[arg-type]
+        return _ids(place, generation), others._replace(timesteps=timesteps)
+
+    def renew(self, ids: Ids, extras: PyTree, version: int) -> Ids:
+        """New extras [n, U, ...] of pieces that `past` gave; those that are gone are passed over.
+
+        Returns:
+            Ids [K] of the windows that begin in these pieces.
+        """
+        place, each = np.asarray(ids.place), self.sizes.each
+        with self._lock:
+            there = self._generation[place] == ids.generation
+            place = place[there]
+            nests.mapped(lambda all_, new: all_.__setitem__(place, new[there]), self._pieces.extras, extras)
+            self._pieces.origin.version[place] = version  # type: ignore[index]
+            self._renewed[place] = True
+            begin = (place[:, None] * each + np.arange(each)).reshape(-1)
+            begin = begin[self._weights.at(begin) > 0].astype(np.int32)
+            return _ids(begin, self._generation[begin // each])
+
+    def renewed(self) -> float:
+        """The share of the pieces that has been acted on again."""
+        return float(self._renewed.sum()) / max(min(self._written, self.places), 1)
 
     @contextmanager
     def arrays(self) -> Iterator[dict[str, np.ndarray]]:
@@ -183,6 +228,7 @@ class HostReplay:
                 "weights": self._weights.all(),
                 "numbers": np.asarray([self._written, self._count], np.int64),
                 "highest": np.asarray(self._highest),
+                "renewed": self._renewed,
             }
 
     def restore(self, arrays: dict[str, np.ndarray]) -> None:
@@ -201,6 +247,7 @@ class HostReplay:
             self._weights.put(np.arange(len(arrays["weights"])), arrays["weights"])
             self._written, self._count = (int(x) for x in arrays["numbers"])
             self._highest = float(arrays["highest"])
+            self._renewed[:] = arrays["renewed"]
             self._random = np.random.default_rng([*self._seed, self._written])  # what was drawn is not drawn again
             self._tails = {
                 int(key): ((int(life), int(step)), [int(n) for n in numbers if n >= 0])
@@ -236,6 +283,10 @@ class HostReplay:
         chances /= chances.sum()
         rank = np.minimum(np.searchsorted(np.cumsum(chances), shares, side="right"), self._count - 1)
         return order[rank], chances[rank]
+
+    def _kept(self, piece: Trajectory) -> Trajectory:
+        wanted = self.experience
+        return piece if wanted.memory or wanted.reanalyse else piece._replace(memory=())
 
     def _raised(self, priority: np.ndarray | float) -> np.ndarray | float:
         sampler = self.experience.sampler

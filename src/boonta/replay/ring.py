@@ -7,9 +7,9 @@ import jax.numpy as jnp
 
 from boonta.core.agent import Experience
 from boonta.core.trees import batch_size
-from boonta.core.types import Array, Ids, Key, Sample, Trajectory
+from boonta.core.types import Array, Ids, Key, PyTree, Sample, Trajectory
 from boonta.replay import frames, sums
-from boonta.replay.types import LEAST, SAMPLERS, Replay
+from boonta.replay.types import LEAST, SAMPLERS, Renewal, Replay
 from boonta.replay.windows import steps, windows
 
 
@@ -26,6 +26,7 @@ class State(NamedTuple):
         count: int32, windows that can be drawn.
         priorities: of each window, float32 [N K], raised to the exponent where sampling is proportional; 0: not there.
         highest: float32, the highest priority so far.
+        renewed: bool [N], whether a piece has been acted on again.
     """
 
     pieces: Trajectory
@@ -37,6 +38,7 @@ class State(NamedTuple):
     count: Array
     priorities: sums.Sums
     highest: Array
+    renewed: Array
 
 
 def ring(experience: Experience, batch: int, capacity: int, rows: int, arriving: int, stack: int = 1) -> Replay:
@@ -63,20 +65,26 @@ def ring(experience: Experience, batch: int, capacity: int, rows: int, arriving:
         raise ValueError(f"experience.sampler must be {', '.join(SAMPLERS)}, got {experience.sampler!r}")
     alpha = experience.priority_exponent if proportional else 1.0
 
+    def kept(piece: Trajectory) -> Trajectory:
+        return piece if experience.memory or experience.reanalyse else piece._replace(memory=())
+
     def init(example: Trajectory) -> State:
         frames.check(example.timesteps.observation, stack)
-        one = example._replace(timesteps=jax.tree.map(_without_last, example.timesteps))
+        one = kept(example)
+        one = one._replace(timesteps=jax.tree.map(_without_last, one.timesteps))
         one = jax.eval_shape(lambda: frames.pack(jax.tree.map(_zeros, one), stack))
         pieces = jax.tree.map(lambda x: jnp.zeros((places, *x.shape), x.dtype), one)
         zeros = jnp.zeros(places, jnp.int32)
         chain, tails = (jnp.full((n, sizes.pieces), -1, jnp.int32) for n in (places, rows))
         following, none = jnp.full((rows, 2), -1, jnp.int32), jnp.int32(0)
-        return State(pieces, zeros, chain, tails, following, none, none, sums.zeros(places * each), jnp.float32(1.0))
+        weights, no = sums.zeros(places * each), jnp.zeros(places, bool)
+        return State(pieces, zeros, chain, tails, following, none, none, weights, jnp.float32(1.0), no)
 
     def insert(state: State, trajectories: Trajectory) -> tuple[State, Ids]:
         n = batch_size(trajectories)
         at = state.written + jnp.arange(n, dtype=jnp.int32)
-        cut = trajectories._replace(timesteps=jax.tree.map(lambda x: x[:, :-1], trajectories.timesteps))
+        cut = kept(trajectories)
+        cut = cut._replace(timesteps=jax.tree.map(lambda x: x[:, :-1], cut.timesteps))
         pieces = jax.tree.map(
             lambda all_, new: jax.lax.dynamic_update_slice_in_dim(all_, new, state.written, 0),
             state.pieces,
@@ -107,6 +115,7 @@ def ring(experience: Experience, batch: int, capacity: int, rows: int, arriving:
             count + jnp.sum(complete >= 0, dtype=jnp.int32),
             priorities,
             state.highest,
+            state.renewed.at[at].set(False),
         )
         return state, Ids(complete, generation[jnp.maximum(complete, 0) // each])
 
@@ -117,7 +126,8 @@ def ring(experience: Experience, batch: int, capacity: int, rows: int, arriving:
         place = jnp.take_along_axis(chain, which, axis=1)
         timesteps = frames.unpack(frames.window(state.pieces.timesteps, stack, begin, place, step), stack)
         extras = jax.tree.map(lambda x: x[place[:, :-1], step[:, :-1]], state.pieces.extras)
-        memory, origin = jax.tree.map(lambda x: x[first], (state.pieces.memory, state.pieces.origin))
+        memory = state.pieces.memory if experience.memory else ()
+        memory, origin = jax.tree.map(lambda x: x[first], (memory, state.pieces.origin))
         return Trajectory(memory, timesteps, extras, origin._replace(step=origin.step + begin))
 
     def sample(state: State, key: Key) -> tuple[State, Sample]:
@@ -144,6 +154,33 @@ def ring(experience: Experience, batch: int, capacity: int, rows: int, arriving:
     def size(state: State) -> Array:
         return state.count
 
+    def past(state: State, key: Key, n: int) -> tuple[Array, Trajectory]:
+        there, (from_key, key) = jnp.maximum(_there(state), 1), jax.random.split(key)
+        apart = jnp.maximum(there // n, 1)  # no two alike, unless there are fewer: their order would be left open
+        drawn = jnp.arange(n) * apart + jax.random.randint(key, (n,), 0, apart)
+        place = (drawn + jax.random.randint(from_key, (), 0, there)) % there
+        which, step = jnp.broadcast_to(place[:, None], (n, unroll)), jnp.broadcast_to(jnp.arange(unroll), (n, unroll))
+        timesteps = frames.window(state.pieces.timesteps, stack, jnp.zeros_like(place), which, step)
+        others = jax.tree.map(lambda x: x[place], state.pieces._replace(timesteps=()))
+        return place, others._replace(timesteps=frames.unpack(timesteps, stack))
+
+    def renew(state: State, place: Array, extras: PyTree, version: Array) -> tuple[State, Ids]:
+        pieces = state.pieces
+        origin = pieces.origin._replace(version=pieces.origin.version.at[place].set(version))
+        newer = jax.tree.map(lambda all_, new: all_.at[place].set(new), pieces.extras, extras)
+        renewed = state.renewed.at[place].set(True)
+        state = state._replace(pieces=pieces._replace(extras=newer, origin=origin), renewed=renewed)
+        begin = (place[:, None] * each + jnp.arange(each)).reshape(-1)
+        begin = jnp.where(sums.at(state.priorities, begin) > 0, begin, -1).astype(jnp.int32)
+        return state, Ids(begin, state.generation[jnp.maximum(begin, 0) // each])
+
+    def share(state: State) -> Array:
+        return jnp.sum(state.renewed) / jnp.maximum(_there(state), 1).astype(jnp.float32)
+
+    def _there(state: State) -> Array:
+        """Pieces that there are."""
+        return jnp.where(state.generation[-1] > 0, places, state.written)
+
     def _raised(priority: Array) -> Array:
         return priority**alpha if proportional else priority if ranked else jnp.ones_like(priority)
 
@@ -156,7 +193,7 @@ def ring(experience: Experience, batch: int, capacity: int, rows: int, arriving:
         rank = jnp.minimum(jnp.searchsorted(ends, shares * whole, side="right"), jnp.maximum(count - 1, 0))
         return order[rank].astype(jnp.int32), (rank + 1.0) ** -experience.priority_exponent / whole
 
-    return Replay(init, insert, window, sample, revise, size)
+    return Replay(init, insert, window, sample, revise, size, Renewal(past, renew, share))
 
 
 def _without_last(shape: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:

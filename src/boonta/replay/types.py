@@ -9,6 +9,21 @@ SAMPLERS = ("uniform", "prioritized", "ranked")
 LEAST = 1e-6  # priority, so that what is there can be told from what is not
 
 
+class Renewal(NamedTuple):
+    """Acting again on stored pieces of U steps, whose extras are then replaced.
+
+    Attributes:
+        past: (state, key, n) -> (places int32 [n], Trajectory [n, ...]), each piece as likely, with the time steps
+            [n, U, ...] that were acted on. Consumes the key.
+        renew: (state, places [n], extras [n, U, ...], version) -> (state, Ids [K] of the windows that begin there).
+        share: state -> float32 [], the share of the pieces that has been renewed.
+    """
+
+    past: Callable[[PyTree, Key, int], tuple[Array, Trajectory]]
+    renew: Callable[[PyTree, Array, PyTree, Array], tuple[PyTree, Ids]]
+    share: Callable[[PyTree], Array]
+
+
 class Replay(NamedTuple):
     """A store of experience as pure functions over fixed shapes.
 
@@ -24,6 +39,7 @@ class Replay(NamedTuple):
         revise: (state, Ids [K], priorities [K]) -> state; windows that are gone, and priorities that are not finite,
             are passed over.
         size: state -> int32 [], windows that can be drawn.
+        renewal: Renewal, or None where nothing stays.
     """
 
     init: Callable[[Trajectory], PyTree]
@@ -32,3 +48,4 @@ class Replay(NamedTuple):
     sample: Callable[[PyTree, Key], tuple[PyTree, Sample]]
     revise: Callable[[PyTree, Ids, Array], PyTree]
     size: Callable[[PyTree], Array]
+    renewal: Renewal | None = None

@@ -46,6 +46,11 @@ def windows(experience: Experience) -> Windows:
     return Windows(length, period, unroll, unroll // period, (unroll - period + length) // unroll + 1)
 
 
+def pace(sizes: Windows, minimum: int, batch: int, ratio: float) -> tuple[int, float]:
+    """Environment steps until there is the minimum to learn from, and for each sample of a batch from then on."""
+    return -(-minimum // sizes.each) * sizes.unroll, batch / ratio / sizes.each * sizes.unroll
+
+
 def steps(sizes: Windows, begin: Any, count: int, arange: Any) -> tuple[Any, Any]:
     """Where the steps of windows lie.
 
