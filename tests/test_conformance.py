@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from boonta import envs
-from boonta.agents import dqn, ppo, r2d2, vtrace
-from boonta.architectures import anakin, sebulba, seed, seed_inference, seed_threads
+from boonta.agents import alphazero, dqn, muzero, ppo, r2d2, vtrace
+from boonta.architectures import anakin, fleet_roles, sebulba, seed, seed_inference, seed_threads
 from boonta.architectures.batching import Closed
 from boonta.architectures.sebulba_threads import Plan, Threads
 from boonta.core import acting, devices, random
@@ -24,6 +24,9 @@ SEED, ENVS, LENGTH, UNROLLS = 3, 4, 6, 5
 
 SEQUENCES = {"length": 2 * LENGTH, "period": LENGTH, "burn_in": LENGTH, "replay_ratio": 1.0}
 
+PLANNING = {"body": "mlp", "width": 16, "head": 16, "simulations": 4}
+SMALL = {"body": "resnet", "channels": 4, "blocks": (1, 1, 0), "search": "puct", "history": 1}
+
 # name: agent's factory and settings, environment
 TABLE = {
     "ppo": (ppo.ppo, ppo.Settings, {"minibatches": 1}, "gymnax:CartPole-v1"),
@@ -34,13 +37,16 @@ TABLE = {
     "vtrace, images": (vtrace.vtrace, vtrace.Settings, {"body": "grid_cnn"}, "gymnax:Breakout-MinAtar"),
     "dqn": (dqn.dqn, dqn.Settings, {"n_step": 2, "unroll": LENGTH, "explore_last": 0.5}, "gymnax:CartPole-v1"),
     "dqn, images": (dqn.dqn, dqn.Settings, {"body": "grid_cnn", "unroll": LENGTH}, "gymnax:Breakout-MinAtar"),
+    "muzero": (muzero.muzero, muzero.Settings, {**PLANNING, "history": 2, "explore": 0.2}, "pgx:tic_tac_toe"),
+    "muzero, images": (muzero.muzero, muzero.Settings, {**PLANNING, **SMALL}, "gymnax:Breakout-MinAtar"),
+    "alphazero": (alphazero.alphazero, alphazero.Settings, PLANNING, "pgx:tic_tac_toe"),
     "r2d2": (r2d2.r2d2, r2d2.Settings, {"hidden": (8,), "core_size": 8, "head": 8, **SEQUENCES}, "boonta:tmaze"),
 }
 
 
 def made(name):
     factory, settings, values, env = TABLE[name]
-    environment = envs.make(env)
+    environment = envs.make(env, **({"model": True} if name == "alphazero" else {}))
     frozen = {"batch": ENVS, "learning_rate": 0.0} | ({"unroll": LENGTH} if "period" not in values else {})
     return factory(environment.spec, settings(**frozen | values)), environment
 
@@ -109,7 +115,17 @@ def of_anakin(name):
     return agent, environment, list(on_anakin(agent, environment))
 
 
-ARCHITECTURES = {"sebulba": on_sebulba, "seed": on_seed}
+def on_fleet(agent, environment):
+    """One training worker with all environments."""
+    parts = fleet_roles.Parts(agent, serve(environment), lambda params, episodes: None)
+    params = agent.init(acting.streams(random.key(SEED)).params)
+    worker = fleet_roles.Rollout(lambda: parts, 0, ENVS, ENVS, 0, SEED, Workers(), False)
+    for _ in range(UNROLLS):
+        trajectory, _ = worker.run(params, 0)
+        yield trajectory
+
+
+ARCHITECTURES = {"sebulba": on_sebulba, "seed": on_seed, "fleet": on_fleet}
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)

@@ -12,26 +12,36 @@ from boonta.core.agent import Agent
 from boonta.core.settings import nearest
 
 AGENTS = {
-    "ppo": "boonta.agents.ppo:ppo",
+    "alphazero": "boonta.agents.alphazero:alphazero",
     "dqn": "boonta.agents.dqn:dqn",
+    "muzero": "boonta.agents.muzero:muzero",
+    "ppo": "boonta.agents.ppo:ppo",
     "r2d2": "boonta.agents.r2d2:r2d2",
     "vtrace": "boonta.agents.vtrace:vtrace",
 }
-ARCHITECTURES = ("anakin", "sebulba", "seed")
-FAMILIES = ("boonta", "gymnax", "ale", "dm", "gym")  # of environments
+ARCHITECTURES = ("anakin", "sebulba", "seed", "fleet")
+FAMILIES = ("boonta", "gymnax", "ale", "dm", "gym", "minatar", "openspiel", "pgx")  # of environments
 
 
 class AgentEntry(NamedTuple):
-    """An agent's factory (spec, settings, total_updates) -> Agent, and its settings dataclass."""
+    """An agent by name.
+
+    Attributes:
+        factory: (spec, settings, total_updates) -> Agent.
+        settings: its settings dataclass.
+        env: settings that its environments have unless others are asked for.
+    """
 
     factory: Callable[..., Agent]
     settings: type
+    env: dict[str, Any]
 
 
 def agent(name: str) -> AgentEntry:
     """The agent called `name`: one of AGENTS, or the user's own `package.module:factory`.
 
-    A module with a factory has a dataclass `Settings` beside it, made of `core.settings.setting` fields.
+    A module with a factory has a dataclass `Settings` beside it, made of `core.settings.setting` fields; and may have a
+    dictionary `ENV` of settings that the agent's environments are to have.
 
     Raises:
         ValueError: unknown, or without settings.
@@ -55,7 +65,7 @@ def agent(name: str) -> AgentEntry:
         raise ValueError(
             f"agent {name!r}: module {module_name} must define {attribute!r} and a dataclass 'Settings'{hint}"
         )
-    return AgentEntry(getattr(module, attribute), module.Settings)
+    return AgentEntry(getattr(module, attribute), module.Settings, getattr(module, "ENV", {}))
 
 
 def architecture(name: str) -> str:

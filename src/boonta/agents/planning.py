@@ -1,0 +1,166 @@
+"""What agents that plan share: settings of the network, of the search and of the replay, and how actions are chosen."""
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from boonta.agents.values import explore
+from boonta.core.agent import Experience
+from boonta.core.settings import setting
+from boonta.core.types import Array, Key, PyTree, Trajectory
+from boonta.nets.planner import Options as NetworkOptions
+from boonta.nets.torso import features, seen
+from boonta.ops.imagined import search_returns
+from boonta.ops.optimizers import Optimizer, optimizer
+from boonta.ops.search import Options as SearchOptions
+from boonta.ops.two_hot import Support
+
+
+@dataclass(frozen=True)
+class PlannerSettings:
+    """Settings of every agent that plans."""
+
+    body: Literal["auto", "mlp", "resnet"] = setting("auto", "the network's kind; auto goes by the observation's shape")
+    width: int = setting(128, "mlp: width of the dense layers, and of the hidden state", low=1)
+    channels: int = setting(32, "resnet: channels, of the hidden state too", low=1)
+    head: int = setting(128, "width of the layer in each head", low=1)
+    norm: Literal["batch", "layer", "none"] = setting("layer", "after each layer: batch normalisation, layer or none")
+    support_limit: float = setting(5.0, "the highest bin of values and rewards, after squashing", above=0.0)
+    support_bins: int = setting(11, "bins of values and rewards", low=2)
+    search: Literal["gumbel", "puct"] = setting("gumbel", "gumbel, or puct: MuZero's own")
+    simulations: int = setting(32, "of a search", low=1)
+    depth: int | None = setting(None, "the deepest that a search looks; none for no limit", low=1)
+    considered: int = setting(16, "gumbel: actions tried at the root", low=1)
+    dirichlet_alpha: float = setting(0.3, "puct: concentration of the noise at the root", above=0.0)
+    dirichlet_fraction: float = setting(0.25, "puct: share of the noise in the root's prior", low=0.0, high=1.0)
+    puct_init: float = setting(1.25, "puct: c_1 of the exploration bonus", low=0.0)
+    puct_base: float = setting(19652.0, "puct: c_2 of the exploration bonus", above=0.0)
+    temperature: float = setting(1.0, "of actions in training: scale of Gumbel noise; visits^(1/t) for puct", low=0.0)
+    temperature_last: float = setting(1.0, "the same when it has fallen", low=0.0)
+    temperature_for: float = setting(0.0, "share of the run's updates in which it falls linearly", low=0.0, high=1.0)
+    temperature_moves: int = setting(0, "steps of an episode after which training acts greedily; 0: never", low=0)
+    explore: float = setting(0.0, "probability of any legal action in training, each alike", low=0.0, high=1.0)
+    n_step: int = setting(10, "N, steps before a return bootstraps from a search's value", low=1)
+    value_coefficient: float = setting(0.25, "of the value's loss", low=0.0, traced=True)
+    l2_coefficient: float = setting(1e-4, "of half the sum of the parameters' squares", low=0.0, traced=True)
+    learning_rate: float = setting(1e-3, "step size of the optimiser", low=0.0, traced=True)
+    anneal: bool = setting(False, "let the step size fall linearly to zero over the run")
+    optimizer: Optimizer = setting("adam", "adam, rmsprop or sgd")
+    epsilon: float = setting(1e-5, "epsilon of adam and rmsprop", low=0.0)
+    max_grad_norm: float = setting(5.0, "global norm that gradients are clipped to", low=0.0, traced=True)
+    discount: float = setting(0.997, "gamma", low=0.0, high=1.0, traced=True)
+    unroll: int = setting(8, "steps acted between looks at the replay", low=1)
+    roots: int = setting(1, "consecutive steps of a window from each of which the model is unrolled", low=1)
+    batch: int = setting(64, "windows in one update over all devices", low=1)
+    capacity: int = setting(50_000, "windows that replay keeps; 0: learn from each once", low=0)
+    minimum: int = setting(1000, "windows in replay before learning starts", low=1)
+    replay_ratio: float = setting(4.0, "steps unrolled from for each step of an environment", above=0.0)
+    sampler: Literal["uniform", "prioritized", "ranked"] = setting("uniform", "how replay draws")
+    priority_exponent: float = setting(1.0, "alpha of prioritized replay", low=0.0)
+    importance_exponent: float = setting(1.0, "beta, of the weights that make up for it", low=0.0, high=1.0)
+    reanalyse: float = setting(
+        0.0, "share of searches made on stored steps, to renew their targets", low=0.0, high=0.99
+    )
+
+    def network(self) -> NetworkOptions:
+        """The network's."""
+        return NetworkOptions(**{name: getattr(self, name) for name in NetworkOptions._fields})
+
+    def searching(self) -> SearchOptions:
+        """The search's."""
+        return SearchOptions(**{name: getattr(self, name) for name in SearchOptions._fields})
+
+    def support(self) -> Support:
+        """Of values and rewards."""
+        return Support(self.support_limit, self.support_bins)
+
+    def experience(self, before: int, after: int) -> Experience:
+        """What is learned from.
+
+        Args:
+            before: steps of a window before its roots.
+            after: steps of a window after them, of which the searches' results are needed.
+        """
+        plain = self.capacity == 0
+        return Experience(
+            length=before + self.roots + after,
+            batch=self.batch,
+            period=0 if plain else self.roots,
+            unroll=0 if plain else self.unroll,
+            minimum=0 if plain else self.minimum,
+            capacity=self.capacity,
+            sampler="once" if plain else self.sampler,
+            samples_per_insert=1.0 if plain else self.replay_ratio,
+            priority_exponent=self.priority_exponent,
+            importance_exponent=self.importance_exponent,
+            reanalyse=self.reanalyse / (1.0 - self.reanalyse),
+            memory=False,
+        )
+
+    def transform(self, learning_rate: Array | float, max_grad_norm: Array | float) -> optax.GradientTransformation:
+        """The optimiser."""
+        return optimizer(self.optimizer, learning_rate, max_grad_norm, self.epsilon)
+
+    def ranked(self) -> bool:
+        """Whether windows have priorities."""
+        return self.capacity > 0 and self.sampler != "uniform"
+
+    def temperature_after(self, updates: Array, total: int) -> Array:
+        """Of actions in training, after so many updates of `total` (0 if unknown: then it does not fall)."""
+        falls = self.temperature_for * total
+        fallen = jnp.minimum(updates / falls, 1.0) if falls else jnp.float32(0.0)
+        return self.temperature + fallen * (self.temperature_last - self.temperature)
+
+    def temperature_at(self, temperature: Array, moves: Array) -> Array:
+        """The same at a step of an episode."""
+        return jnp.where(moves >= self.temperature_moves, 0.0, temperature) if self.temperature_moves else temperature
+
+    def tried(self, key: Key, action: Array, actions: int, observation: PyTree) -> Array:
+        """The action that is taken in training, int32 []: the one found, or any legal one. Consumes the key."""
+        action = action.astype(jnp.int32)
+        if not self.explore:
+            return action
+        found = jnp.where(jnp.arange(actions) == action, 0.0, jnp.finfo(jnp.float32).min)
+        return explore(key, found, observation, jnp.float32(self.explore))
+
+    def returns(self, gamma: Array, trajectory: Trajectory) -> Array:
+        """n-step returns from the searches' values, float32 [T], of one window."""
+        return search_returns(trajectory.timesteps, trajectory.extras["value"], gamma, self.n_step)
+
+    def priority(self, trajectory: Trajectory, returns: Array, before: int) -> Array:
+        """Of one window by its roots: how far the searches' values are from the returns (MooZi, section 5.2.16)."""
+        error = ~trajectory.timesteps.last()[:-1] * jnp.abs(trajectory.extras["value"] - returns)  # ends are known
+        return jnp.mean(error[before : before + self.roots])
+
+
+class State(NamedTuple):
+    """The optimiser's state, and the number of updates made."""
+
+    optimizer: optax.OptState
+    updates: Array
+
+
+def frame(observation: PyTree) -> Array:
+    """What is seen of an observation: an image as it is, anything else as one vector."""
+    leaves = jax.tree.leaves(seen(observation))
+    if len(leaves) == 1 and leaves[0].ndim == 3:
+        return leaves[0]
+    return jnp.concatenate([x.reshape(-1) for x in jax.tree.leaves(features(observation))])
+
+
+def masked(logits: Array, legal: Array | None) -> Array:
+    """Logits [..., A] with those of illegal actions as low as can be."""
+    return logits if legal is None else jnp.where(legal, logits, jnp.finfo(logits.dtype).min)
+
+
+def cross_entropy(target: Array, logits: Array) -> Array:
+    """float32 [N], of probabilities and logits [N, A]."""
+    return -jnp.sum(target * jax.nn.log_softmax(logits), axis=-1)
+
+
+def over_roots(x: Array) -> Array:
+    """[B, roots, ...] -> [N, ...]."""
+    return x.reshape(-1, *x.shape[2:])

@@ -1,0 +1,211 @@
+"""MuZero and AlphaZero: the contract on its variants, what the loss may look at, and targets that are made anew."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from boonta import envs
+from boonta.agents import alphazero, muzero
+from boonta.architectures import anakin
+from boonta.core import acting
+from boonta.core.types import Sample
+from boonta.envs import catch, pgx
+from boonta.testing import AgentContract
+
+TINY = {"body": "mlp", "width": 16, "head": 8, "simulations": 4, "unroll_steps": 2, "n_step": 3, "batch": 4}
+PLAIN = {"optimizer": "sgd", "learning_rate": 1.0, "max_grad_norm": 1e9}
+
+
+def made(environment, **settings):
+    return muzero.muzero(environment.spec, muzero.Settings(**TINY | settings)), environment
+
+
+class MuZeroContract(AgentContract):
+    of_the_action = ("policy",)  # of a search at an episode's end
+    rounding = 1e-3
+
+
+def decided(agent, environment):
+    """The agent with a network that tells states apart: what an untrained one says of them differs by little more than
+    rounding, and searches look at differences."""
+
+    def init(key):
+        params = agent.init(key)
+        networks = {name: params[name] for name in ("network", "target") if name in params}
+        return params | jax.tree.map(lambda x: 10 * x, networks)
+
+    return agent._replace(init=init), environment
+
+
+class TestMuZero(MuZeroContract):
+    one_device_is_two = True
+
+    def make(self):
+        losses = {"consistency_coefficient": 2.0, "sampler": "prioritized"}
+        return decided(*made(catch.make(rows=4, columns=3), roots=4, **losses, **PLAIN))
+
+
+class TestMuZeroWithItsOwnSearch(MuZeroContract):
+    def make(self):
+        return decided(*made(pgx.make("tic_tac_toe"), search="puct", roots=9, history=3, target_interval=10))
+
+
+class TestMuZeroWithADummyAction(MuZeroContract):
+    one_device_is_two = True
+
+    def make(self):
+        return decided(*made(pgx.make("tic_tac_toe"), beyond="dummy", roots=9, history=0, explore=0.5, **PLAIN))
+
+
+class TestMuZeroResidual(MuZeroContract):
+    """Batch normalisation is over a device's own batch, so two devices differ from one."""
+
+    def make(self):
+        small = {"body": "resnet", "channels": 4, "blocks": (1, 0, 0), "norm": "batch"}
+        return decided(*made(catch.make(rows=4, columns=3), roots=4, temperature_moves=2, **small))
+
+
+def zero(environment, **settings):
+    known = {key: value for key, value in TINY.items() if key != "unroll_steps"}
+    return alphazero.alphazero(environment.spec, alphazero.Settings(**known | {"layers": (1,)} | settings)), environment
+
+
+class TestAlphaZero(MuZeroContract):
+    one_device_is_two = True
+
+    def make(self):
+        return decided(*zero(envs.make("pgx:tic_tac_toe", model=True), roots=9, sampler="ranked", **PLAIN))
+
+
+class TestAlphaZeroResidual(MuZeroContract):
+    def make(self):
+        small = {"body": "resnet", "channels": 4, "blocks": (1,), "norm": "batch", "search": "puct"}
+        return decided(*zero(envs.make("pgx:tic_tac_toe", model=True), roots=9, **small))
+
+
+def collected(agent, environment, envs, length):
+    params = agent.init(jax.random.key(0))
+    begin = jax.vmap(lambda i: acting.begin(agent, environment, params, i, envs, jax.random.key(1)))
+    actors = begin(jnp.arange(envs))
+    _, trajectory, _ = acting.unroll(agent, environment, params, actors, length, jnp.int32(0))
+    return params, trajectory
+
+
+def whole(trajectory):
+    n = len(trajectory.origin.life)
+    return Sample(trajectory, jnp.ones(n), (jnp.zeros(n), jnp.zeros(n)))
+
+
+def test_steps_after_an_end_do_not_reach_the_loss():
+    """Another episode's rewards, policies and values change nothing for the roots before it."""
+    agent, environment = made(catch.make(rows=4, columns=3), history=0, **PLAIN)
+    learner = agent.learners["muzero"]
+    params, trajectory = collected(agent, environment, 4, learner.experience.length)
+    last = np.asarray(trajectory.timesteps.last())
+    assert last[:, 2].all() or last[:, 3].all()  # catch ends after rows - 1 steps, all at once
+    end = int(np.argmax(last[0]))
+    later = jnp.arange(last.shape[1]) > end
+    timesteps = trajectory.timesteps._replace(reward=jnp.where(later, 9.0, trajectory.timesteps.reward))
+    extras = {"policy": jnp.where(later[:-1, None], 0.5, trajectory.extras["policy"])}
+    extras["value"] = jnp.where(later[:-1], 9.0, trajectory.extras["value"])
+    altered = trajectory._replace(timesteps=timesteps, extras=extras)
+    updates = [
+        learner.update(learner.init(params), params, whole(one), jax.random.key(2)) for one in (trajectory, altered)
+    ]
+    jax.tree.map(np.testing.assert_array_equal, updates[0][1], updates[1][1])
+
+
+def test_the_dummy_action_is_not_taken_while_the_game_is_on():
+    agent, environment = made(pgx.make("tic_tac_toe"), beyond="dummy")
+    _, trajectory = collected(agent, environment, 8, 24)
+    on = ~np.asarray(trajectory.timesteps.last()[:, :-1])
+    assert np.all(np.asarray(trajectory.timesteps.action) < 9)
+    assert np.all(np.asarray(trajectory.extras["policy"])[on][:, 9] == 0)
+
+
+def test_a_norm_without_running_state_has_no_statistics():
+    for norm, there in (("layer", False), ("none", False), ("batch", True)):
+        agent, _ = made(catch.make(), norm=norm)
+        assert bool(agent.init(jax.random.key(0))["statistics"]) == there
+
+
+@pytest.mark.parametrize("agent", [made, zero])
+def test_actions_must_be_discrete(agent):
+    with pytest.raises(ValueError, match="discrete actions, but gymnax:Pendulum-v1 has continuous"):
+        agent(envs.make("gymnax:Pendulum-v1"))
+
+
+def test_alphazero_needs_a_model():
+    with pytest.raises(ValueError, match=r"boonta:catch needs env.model=true"):
+        zero(catch.make())
+    with pytest.raises(ValueError, match=r"env.model must be false for gym:CartPole-v1, which does not compile"):
+        envs.make("gym:CartPole-v1", model=True)
+
+
+def test_alphazero_sees_a_win_with_any_network():
+    """One move wins, and a search of the true game finds it."""
+    environment = envs.make("pgx:tic_tac_toe", model=True)
+    agent, _ = zero(environment, simulations=64)
+    state, timestep = environment.reset(jax.random.key(0))
+    for action in (0, 3, 1, 4):  # three in a row by 2
+        state, timestep = environment.step(state, jnp.int32(action), jax.random.key(0))
+    params = agent.init(jax.random.key(0))
+    _, action, extras = jax.jit(agent.exploit)(params, agent.memory(params, 0, None), timestep, jax.random.key(0))
+    assert action == 2 and extras["value"] > 0.3
+
+
+def test_blocks_are_three_numbers():
+    with pytest.raises(ValueError, match=r"agent.blocks must be three numbers, of .*, got \[1, 2\]"):
+        made(catch.make(), blocks=(1, 2))
+
+
+def anakin_of(*steps, **settings):
+    """A unit's states after so many iterations each."""
+    environment = catch.make(rows=4, columns=3)
+    small = {"batch": 8, "unroll": 4, "capacity": 256, "minimum": 8, "temperature": 0.0, "replay_ratio": 1.0}
+    agent, _ = made(environment, **small | settings)
+    unit = anakin.make(agent, environment, 8)
+    state, step = jax.jit(lambda key: unit.init(key, {}))(jax.random.key(0)), jax.jit(unit.step)
+    for i in range(max(steps) + 1):
+        if i in steps:
+            yield state
+        state, metrics = step(state)
+    yield metrics
+
+
+def test_the_same_parameters_find_again_what_they_found():
+    """Searches without chance, by frozen parameters: the targets that are renewed are those that were there."""
+    before, _ = anakin_of(6, learning_rate=0.0, l2_coefficient=0.0, reanalyse=0.0)
+    again, metrics = anakin_of(6, learning_rate=0.0, l2_coefficient=0.0, reanalyse=0.75)
+    assert metrics["replay/reanalysed"] > 0.5
+    for name in ("policy", "value"):
+        old, new = (state.replays["muzero"].pieces.extras[name] for state in (before, again))
+        np.testing.assert_allclose(new, old, atol=1e-3)
+
+
+def test_newer_parameters_renew_the_targets():
+    before, _ = anakin_of(6, learning_rate=1e-2, reanalyse=0.0)
+    again, _ = anakin_of(6, learning_rate=1e-2, reanalyse=0.75)
+    old, new = (np.asarray(state.replays["muzero"].pieces.extras["value"]) for state in (before, again))
+    there = np.asarray(before.replays["muzero"].generation) > 0
+    assert np.mean(np.abs(new - old)[there] > 1e-3) > 0.3
+    np.testing.assert_array_equal(*(state.replays["muzero"].pieces.timesteps.action[:8] for state in (before, again)))
+
+
+def test_a_large_batch_of_experience_makes_several_updates_in_a_row():
+    """On-policy, an iteration of 8 environments and batches of 2 is four plain updates, one after the other."""
+    environment = catch.make(rows=4, columns=3)
+    agent, _ = made(environment, batch=2, capacity=0, roots=4, **PLAIN | {"learning_rate": 0.1})
+    learner, unit = agent.learners["muzero"], anakin.make(agent, environment, 8)
+    assert unit.updates_per_iteration == 4
+    state = jax.jit(lambda key: unit.init(key, {}))(jax.random.key(0))
+    after, _ = jax.jit(unit.step)(state)
+    length = learner.experience.length
+    _, trajectory, _ = acting.unroll(agent, environment, state.params, state.actors, length, jnp.int32(0))
+    params, private = state.params, state.learners["muzero"]
+    for i in range(4):
+        part = jax.tree.map(lambda x, i=i: x[2 * i : 2 * i + 2], trajectory)
+        private, owned, _ = jax.jit(learner.update)(private, params, whole(part), jax.random.key(0))
+        params = params | owned
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), after.params, params)
