@@ -34,16 +34,20 @@ _BRIDGES = {
     "ale": "boonta.envs.ale",
     "dm": "boonta.envs.dm",
     "gym": "boonta.envs.gym",
+    "minatar": "boonta.envs.minatar",
+    "openspiel": "boonta.envs.openspiel",
+    "pgx": "boonta.envs.pgx",
 }
 
 
-def make(name: str, **settings: Any) -> "Environment | Host":
+def make(name: str, model: bool = False, **settings: Any) -> "Environment | Host":
     """The environment called `name`.
 
     Args:
         name: `boonta:catch`, `gymnax:CartPole-v1`, ..., or `package.module:factory`, where `factory(**settings)`
             returns an Environment, a Host, a gymnasium.Env or a dm_env.Environment. The current directory is on the
             path of that import.
+        model: let agents plan with the environment itself (`core.environment.modelled`).
         **settings: what the environment's factory takes.
 
     Returns:
@@ -51,9 +55,21 @@ def make(name: str, **settings: Any) -> "Environment | Host":
 
     Raises:
         ValueError: the family, the name or a setting is unknown (the message says what is allowed and what is
-            nearest), a value is refused by the factory, or a factory's answer is none of these.
+            nearest), a value is refused by the factory, a factory's answer is none of these, or it was to be a model
+            and does not compile.
         ImportError: the bridge's package is not installed; the message is the `pip install` line.
     """
+    made = _made(name, settings)
+    if not model:
+        return made
+    if isinstance(made, Host):
+        raise ValueError(f"env.model must be false for {name}, which does not compile: agents cannot plan with it")
+    from boonta.core.environment import modelled
+
+    return modelled(made)
+
+
+def _made(name: str, settings: dict[str, Any]) -> "Environment | Host":
     family, separator, rest = name.partition(":")
     if not separator:
         raise unknown("environment", name, names())
