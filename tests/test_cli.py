@@ -57,13 +57,14 @@ def file(name):
     return ["train", "--out", "{new}", "--config", f"{{files}}/{name}"]
 
 
+EVERY_AGENT = "alphazero, dqn, muzero, ppo, r2d2, vtrace"
 ACTOR = ["actor", "gym:CartPole-v1", "--server"]
 RUN, BLIND = ["--out", "{new}.gif"], ["watch", "{blind}"]
 BAD = {
     "agent": (["train", "pppo", "boonta:catch"], ["unknown agent 'pppo'", "did you mean 'ppo'", "vtrace"]),
     "agent of no module": (["train", "nomodule:agent", "boonta:catch"], ["'nomodule:agent'", "no module 'nomodule'"]),
-    "agent of no name": (["train", ":agent", "boonta:catch"], ["':agent'", "ppo, dqn, r2d2, vtrace"]),
-    "agent relative": (["train", "..my:agent", "boonta:catch"], ["'..my:agent'", "ppo, dqn, r2d2, vtrace"]),
+    "agent of no name": (["train", ":agent", "boonta:catch"], ["':agent'", EVERY_AGENT]),
+    "agent relative": (["train", "..my:agent", "boonta:catch"], ["'..my:agent'", EVERY_AGENT]),
     "agent that is none": (["train", "json:dumps", "boonta:catch"], ["'json:dumps'", "Settings"]),
     "environment as agent": (["train", "gymnax:CartPole-v1"], ["'gymnax:CartPole-v1'", "name the agent before it"]),
     "body beyond the image": (
@@ -75,7 +76,7 @@ BAD = {
     "family": (["train", "ppo", "gmnax:CartPole-v1"], ["'gmnax'", "did you mean 'gymnax'", "boonta"]),
     "environment of a family": (["train", "ppo", "gymnax:CartPole-v2"], ["'CartPole-v2'", "mean 'CartPole-v1'"]),
     "factory": (["train", "ppo", "json:nothing"], ["json", "'nothing'", "allowed"]),
-    "environment of no kind": (["train", "ppo", "test_cli:on_host"], ["test_cli:on_host", "gymnasium.Env"]),
+    "environment of no kind": (["train", "ppo", "tests.test_cli:on_host"], ["tests.test_cli:on_host", "gymnasium.Env"]),
     "architecture": (["train", "--on", "anakim"], ["'anakim'", "did you mean 'anakin'"]),
     "key": (setting("agent.learning_rat=1"), ["agent.learning_rat", "did you mean 'learning_rate'", "allowed"]),
     "key of run": (setting("run.step=1"), ["run.step", "did you mean 'steps'", "allowed"]),
@@ -194,7 +195,8 @@ def places(tmp_path_factory):
         (root / "files" / name).write_bytes(text)
     at = {name: str(root / name) for name in ("run", "blind", "files", "new")}
     assert call([*TRAIN, "--seeds", "2", "--out", at["run"], "--json"]) == 0
-    blind = ["train", "ppo", "test_cli:blind", "--steps", "64", "--devices", "1", *TINY, "--out", at["blind"], "--json"]
+    tiny = ["--steps", "64", "--devices", "1", *TINY]
+    blind = ["train", "ppo", "tests.test_cli:blind", *tiny, "--out", at["blind"], "--json"]
     assert call(blind) == 0
     return at
 
@@ -320,9 +322,9 @@ def test_list(capsys):
     for what in ("agents", "envs", "architectures", "recipes"):
         assert call(["list", what]) == 0
         listed[what] = capsys.readouterr().out.splitlines()
-    assert listed["agents"] == ["ppo", "dqn", "r2d2", "vtrace"]
+    assert listed["agents"] == ["alphazero", "dqn", "muzero", "ppo", "r2d2", "vtrace"]
     assert "boonta:catch" in listed["envs"]
-    assert listed["architectures"] == ["anakin", "sebulba", "seed"]
+    assert listed["architectures"] == ["anakin", "sebulba", "seed", "fleet"]
     assert [line.split()[0] for line in listed["recipes"]] == list(registry.recipes())
     assert call(["list"]) == 0
     everything = capsys.readouterr().out

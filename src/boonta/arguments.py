@@ -66,10 +66,29 @@ def parser(commands: Mapping[str, Callable[[argparse.Namespace], int]]) -> argpa
     evaluate.add_argument("--json", action="store_true", help="one JSON object as the last line")
     watch = command("watch", "Film one greedy episode of a run.")
     watch.add_argument("run", type=Path)
-    watch.add_argument("--out", metavar="FILE", type=Path, help="a .gif or an .mp4 (default: RUN/watch.gif)")
+    watch.add_argument(
+        "--tree", action="store_true", help="instead, a page of what an agent that plans looked at before each move"
+    )
+    watch.add_argument(
+        "--out", metavar="FILE", type=Path, help="a .gif or an .mp4 (default: RUN/watch.gif); a tree's .html"
+    )
     watch.add_argument("--steps", metavar="N", type=int, default=1000, help="at most so many steps (default: 1000)")
     watch.add_argument("--seed", metavar="S", type=int, default=0, help="of the episode (default: 0)")
-    for sub in (evaluate, watch):
+    match = command("match", "Play a run's agent against an opponent, sides swapped.")
+    match.add_argument("run", type=Path)
+    match.add_argument(
+        "opponent", metavar="OPPONENT", help="RUN, random, mcts:N, solver; or every: all that an opponent can do"
+    )
+    match.add_argument("--games", metavar="N", type=int, default=200, help="an even number (default: 200)")
+    match.add_argument(
+        "--opening", metavar="N", type=int, help="random moves before they play (default: 2 between runs, else 0)"
+    )
+    match.add_argument("--seed", metavar="S", type=int, default=0, help="of what is random (default: 0)")
+    match.add_argument("--json", action="store_true", help="one JSON object as the last line")
+    play = command("play", "Play a board game against a run's agent, in this terminal.")
+    play.add_argument("run", type=Path)
+    play.add_argument("--second", action="store_true", help="let the agent move first")
+    for sub in (evaluate, watch, match, play):
         sub.add_argument(
             "--checkpoint", metavar="WHICH", default="latest", help="latest (default), best, or a step count"
         )
@@ -124,6 +143,10 @@ def _add_training(sub: argparse.ArgumentParser) -> None:
         "--actors", metavar="DEVICES", help="sebulba: devices that act, a count or places as [0,1]; seed: processes"
     )
     sub.add_argument("--inference", metavar="DEVICES", help="seed: devices that act, likewise")
+    sub.add_argument(
+        "--cluster", metavar="ADDRESS", nargs="?", const="auto",
+        help="fleet: of a Ray cluster (default: the one that this machine is part of)",
+    )  # fmt: skip
     sub.add_argument("--learners", metavar="DEVICES", help="sebulba, seed: devices that learn, likewise")
     sub.add_argument("--trace", metavar="FILE", help="sebulba, seed: write a timeline of all threads")
     sub.add_argument("--on-nan", choices=("stop", "drop", "ignore"), help="what to do about what is not finite")

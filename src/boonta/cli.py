@@ -100,7 +100,7 @@ def _train(args: argparse.Namespace) -> int:
         assignments.append(f"architecture.devices={0 if args.devices == 'auto' else args.devices}")
         if args.devices == "auto" and architecture == "sebulba":
             assignments.append("architecture.measure=true")
-    for key in ("actors", "inference", "learners", "trace"):
+    for key in ("actors", "inference", "learners", "trace", "cluster"):
         if getattr(args, key) is not None:
             assignments.append(f"architecture.{key}={getattr(args, key)}")
     if args.synchronous:
@@ -109,12 +109,12 @@ def _train(args: argparse.Namespace) -> int:
         assignments.append("architecture.lag=0")
     if args.resume:
         config = configuration.load(args.resume / "config.toml")
-        # What changes no number may change: how to go on after a NaN, and where a server is to be found.
+        # What changes no number may change: how to go on after a NaN, and where a server, or a cluster, is to be found.
         if args.on_nan:
             config = config._replace(run=dataclasses.replace(config.run, on_nan=args.on_nan))
-        if args.place and config.architecture == "seed":
-            moved = dataclasses.replace(config.architecture_settings, **args.place)
-            config = config._replace(architecture_settings=moved)
+        place = args.place | ({"cluster": args.cluster} if args.cluster else {})
+        moved = {key: value for key, value in place.items() if hasattr(config.architecture_settings, key)}
+        config = config._replace(architecture_settings=dataclasses.replace(config.architecture_settings, **moved))
         asked = configuration.changed(config, args.agent, args.env, args.on, args.config, assignments, run)
         if asked:
             raise ValueError(f"--resume goes on with the settings of the run; these would change: {'; '.join(asked)}")
@@ -195,9 +195,50 @@ def _watch(args: argparse.Namespace) -> int:
     from boonta.experiments import runs
 
     run = runs.open_run(args.run, args.checkpoint, args.member)
+    if args.tree:
+        from boonta.experiments import thoughts, thoughts_page
+
+        out = args.out or args.run / "tree.html"
+        moves = thoughts.think(run, args.seed, args.steps)
+        thoughts_page.write_page(moves, f"{run.config.agent} on {run.config.env}, step {run.facts['env_steps']}", out)
+        print(f"{out}: {len(moves)} moves")
+        return 0
     made = runs.watch(run, args.out or args.run / "watch.gif", args.steps, args.seed)
     end = "" if made["whole"] else f" in the first {args.steps} steps"
     print(f"{made['out']}: {made['frames']} frames, return {made['return']:g}{end}")
+    return 0
+
+
+def _match(args: argparse.Namespace) -> int:
+    process.start(1)
+    from boonta.experiments import files, runs
+    from boonta.experiments.games import lines, match
+
+    run = runs.open_run(args.run, args.checkpoint, args.member)
+    if args.opponent == "every":
+        summary = lines.every_line(run)
+    else:
+        summary = match.match(run, args.opponent, args.games, args.opening, args.seed)
+    told = ", ".join(f"{summary[word]} {word}" for word in ("wins", "draws", "losses"))
+    if args.opponent != "every":
+        low, middle, high = (
+            "-" if x is None else f"{x:+.0f}" for x in map(summary.get, ("elo_low", "elo", "elo_high"))
+        )
+        told += f" against {args.opponent}: Elo {middle} ({low} to {high})"
+    print(json.dumps(files.plain(summary)) if args.json else f"{told} (step {summary['env_steps']})")
+    return 0
+
+
+def _play(args: argparse.Namespace) -> int:
+    process.start(1)
+    from boonta.experiments import runs
+    from boonta.experiments.games import human
+
+    run = runs.open_run(args.run, args.checkpoint, args.member)
+    try:
+        human.play(run, not args.second, input, print)
+    except human.Left:
+        print()
     return 0
 
 
@@ -300,8 +341,9 @@ def _value(text: str) -> Any:
 
 
 COMMANDS = {
-    "train": _train, "serve": _serve, "actor": _actor, "eval": _eval, "watch": _watch, "report": _report, "list": _list,
-    "bench": _bench, "doctor": _doctor,
+    "train": _train, "serve": _serve, "actor": _actor, "eval": _eval, "watch": _watch, "match": _match,
+    "play": _play,
+    "report": _report, "list": _list, "bench": _bench, "doctor": _doctor,
 }  # fmt: skip
 
 
