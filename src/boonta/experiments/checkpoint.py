@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 from orbax.checkpoint.checkpoint_managers import preservation_policy as keep
 
+from boonta.core import random
 from boonta.core.types import PyTree
 from boonta.experiments import agreement, files
 
@@ -58,7 +58,7 @@ class Checkpoints:
             OSError: it could not be written, or hosts that should hold the same do not; nothing of it is left, and what
                 was there is intact.
         """
-        data = _without_keys(state)
+        data = random.without_keys(state)
         checksum = _checksum(data)
         if checksum is not None and not agreement.same(checksum):
             raise OSError(f"the checkpoint at step {env_steps} was not saved: hosts no longer hold the same state")
@@ -181,20 +181,12 @@ class Checkpoints:
         checksum = _checksum(read["state"])
         if None not in (checksum, facts["checksum"]) and checksum != facts["checksum"]:
             raise ValueError(f"its checksum is {checksum}, but {facts['checksum']} was saved")
-        return _with_keys(read["state"], like), facts
-
-
-def _is_key(x: Any) -> bool:
-    return jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
-
-
-def _without_keys(tree: PyTree) -> PyTree:
-    return jax.tree.map(lambda x: jax.random.key_data(x) if _is_key(x) else x, tree)
+        return random.with_keys(read["state"], like), facts
 
 
 def _without_keys_shape(tree: PyTree) -> PyTree:
     def one(x: Any) -> Any:
-        if not _is_key(x):
+        if not random.is_key(x):
             return x
         data = jax.eval_shape(jax.random.key_data, jax.ShapeDtypeStruct(x.shape, x.dtype))
         return jax.ShapeDtypeStruct(data.shape, data.dtype, sharding=x.sharding)
@@ -204,16 +196,6 @@ def _without_keys_shape(tree: PyTree) -> PyTree:
 
 def _shape(x: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding)
-
-
-def _with_keys(tree: PyTree, like: PyTree) -> PyTree:
-    def one(x: Any, model: Any) -> Any:
-        if not _is_key(model):
-            return x
-        # The implementation belongs to the dtype; only an array tells it, and `model` may be a mere shape.
-        return jax.random.wrap_key_data(x, impl=jax.random.key_impl(jnp.empty((), model.dtype)))
-
-    return jax.tree.map(one, tree, like)
 
 
 def _checksum(tree: PyTree) -> int | None:

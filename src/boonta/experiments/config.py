@@ -106,7 +106,7 @@ def resolve(
         agent=names["agent"],
         agent_settings=settings.build(entry.settings, merged["agent"], "agent"),
         env=names["env"],
-        env_settings={key: _literal(value) for key, value in merged["env"].items()},
+        env_settings=entry.env | {key: _literal(value) for key, value in merged["env"].items()},
         architecture=names["architecture"],
         architecture_settings=settings.build(
             ARCHITECTURES[names["architecture"]], merged["architecture"], "architecture"
@@ -169,6 +169,8 @@ def alone(config: Config) -> Config:
         changes = {"actors": "auto", "learners": "auto", "trace": ""}
     if config.architecture == "seed":
         changes = {"inference": "auto", "learners": "auto", "trace": "", "actors": 0}
+    if config.architecture == "fleet":
+        changes = {"devices": 1, "cluster": "", "crew": "threads"}
     return config._replace(architecture_settings=replace(config.architecture_settings, **changes))
 
 

@@ -121,4 +121,42 @@ class Seed:
     trace: str = setting("", "file for a timeline of all threads, for Chrome's or Perfetto's trace viewer")
 
 
-ARCHITECTURES = {"anakin": Anakin, "sebulba": Sebulba, "seed": Seed}
+@dataclass(frozen=True)
+class Fleet:
+    """Who there is in a fleet, and what each needs."""
+
+    cluster: str = setting(
+        "",
+        "address of a Ray cluster, auto for the one that this machine is part of; empty for a Ray of the run's own",
+    )
+    crew: Literal["ray", "threads"] = setting("ray", "what carries members: Ray, or threads of one process, to debug")
+    training_workers: int = setting(0, "workers that act in environments; 0 for one per core of this machine", low=0)
+    envs: int = setting(0, "environments of a training worker; 0 for what makes a batch of all of them", low=0)
+    reanalyse_workers: int = setting(1, "workers that act again on what is stored, if agent.reanalyse asks", low=1)
+    ahead: int = setting(2, "samples, or batches of trajectories, that lie ready for the parameter server", low=1)
+    publish: int = setting(1, "updates between the copies of the parameters that workers act with", low=1)
+    compress: bool = setting(False, "keep observations in replay compressed")
+    restarts: int = setting(3, "how often each member may be replaced before the run fails", low=0)
+    timeout: float = setting(
+        120.0,
+        "seconds after which a member that does not answer is replaced; it has 600 to begin, an hour for an evaluation",
+        low=1.0,
+    )
+    workers: Literal["auto", "serial", "threads", "processes"] = setting("auto", "what steps Python environments")
+    worker_count: int = setting(
+        0, "threads or processes for that, and threads of the pool of ale; 0: one per core", low=0
+    )
+    worker_timeout: float = setting(60.0, "seconds that a worker process or thread may take to answer", low=0.1)
+    devices: int = setting(0, "devices of the parameter server; 0 for all that it is given, of a CPU one", low=0)
+    server_cpus: float = setting(1.0, "cores of the parameter server", low=0.0)
+    server_gpus: float = setting(0.0, "its accelerators; a fraction shares one", low=0.0)
+    replay_cpus: float = setting(1.0, "cores of the replay buffer", low=0.0)
+    training_cpus: float = setting(1.0, "cores of each training worker", low=0.0)
+    training_gpus: float = setting(0.0, "its accelerators", low=0.0)
+    reanalyse_cpus: float = setting(1.0, "cores of each reanalyse worker", low=0.0)
+    reanalyse_gpus: float = setting(0.0, "its accelerators", low=0.0)
+    testing_cpus: float = setting(1.0, "cores of the testing worker", low=0.0)
+    testing_gpus: float = setting(0.0, "its accelerators", low=0.0)
+
+
+ARCHITECTURES = {"anakin": Anakin, "sebulba": Sebulba, "seed": Seed, "fleet": Fleet}

@@ -20,6 +20,10 @@ def build(config: Config) -> System:
         from boonta.experiments.systems.seed import Seed
 
         return Seed(config)
+    if config.architecture == "fleet":
+        from boonta.experiments.systems.fleet import Fleet
+
+        return Fleet(config)
     from boonta.experiments.systems.anakin import Anakin
 
     return Anakin(config)

@@ -20,6 +20,7 @@ class System(Protocol):
 
     Attributes:
         spec: the environment's.
+        agent: the agent.
         members: of the population, M.
         iterations: of the whole run.
         steps: environment steps of one iteration, of one member, in the mean.
@@ -29,6 +30,7 @@ class System(Protocol):
     """
 
     spec: Spec
+    agent: Agent
     members: list[Member]
     iterations: int
     steps: float

@@ -51,7 +51,7 @@ class Sebulba(Hosted):
         self.plan = Plan(actors, learners, threads, envs, *limits)
         self.unit = self._unit(envs, len(learners), len(actors) * threads)
         self.half, self.player, self.synchronous = self.unit.learner, actors[0], options.lag == 0
-        self.steps: float = envs * jax.process_count() * self.unit.learning.rounds * self.unit.learning.unroll
+        self.steps: float = envs * jax.process_count() * self.unit.learning.rounds * self.unit.actor.unroll
         self.updates = self.unit.learning.updates
         asked = Workers(options.workers, options.worker_count, options.worker_timeout)
         self._notes = self._remarks()
@@ -136,7 +136,7 @@ class Sebulba(Hosted):
         assert self.threads is not None
         if not self._running:
             clock = time.perf_counter()
-            self._names = self.unit.observed + self.threads.compile(state, self.spec)
+            self._names = self.unit.actor.observed + self.threads.compile(state, self.spec)
             self.compile_seconds += time.perf_counter() - clock
             self.threads.start(state, self._life)
             self._running = True

@@ -1,0 +1,250 @@
+"""The fleet as a system: configuration to members of a crew, which the driver of a run asks as one."""
+
+import os
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import AbstractContextManager, nullcontext, suppress
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from boonta.architectures import fleet, learner, sebulba
+from boonta.architectures.fleet import Asked, Plan
+from boonta.architectures.fleet_roles import Parts
+from boonta.architectures.fleet_staff import Failed as Failure
+from boonta.architectures.learning import fused
+from boonta.core import random
+from boonta.core.agent import Agent
+from boonta.core.crew import Crew, Gone, Resources
+from boonta.core.environment import check
+from boonta.core.faults import Budget
+from boonta.core.host import Workers
+from boonta.experiments import config as configuration
+from boonta.experiments import process
+from boonta.experiments.config import Config
+from boonta.experiments.devices import describe
+from boonta.experiments.evaluation import Scores
+from boonta.experiments.machine import cores
+from boonta.experiments.replays import Arrays
+from boonta.experiments.systems.hosted import RESUMED, Hosted, rows
+from boonta.experiments.systems.protocol import Failed, Idle
+from boonta.experiments.tables import Fleet as Options
+from boonta.replay.windows import pace, windows
+
+
+class Fleet(Hosted):
+    """See `System`."""
+
+    def __init__(self, config: Config) -> None:
+        if jax.distributed.is_initialized():
+            raise ValueError("a fleet is one driver's; its other machines come from Ray: architecture.cluster")
+        if config.architecture_settings.crew == "ray":
+            jax.config.update("jax_platforms", "cpu")  # accelerators are the members'
+        super().__init__(config)
+        self.config, self.options = config, config.architecture_settings
+        self.workers = Workers(self.options.workers, self.options.worker_count, self.options.worker_timeout)
+        self.player = jax.devices()[0]
+        self.plan, self.steps, self.updates, self.before = self._planned()
+        self.iterations = configuration.iterations(config, self.steps, self.updates, self.before)
+        self.total = self.iterations * self.updates
+        self.agent = self.make_agent(total_updates=self.total)
+        self.half = _half(self.agent, self.plan, self.spec)
+        self.fleet: fleet.Fleet | None = None
+        self._crew: Crew | None = None
+        self._replay: Arrays | None = None
+        self._life = 0
+
+    def start(self, facts: dict[str, Any] | None = None) -> learner.State:
+        """The state; members are hired by the first `advance`, in lives that were not yet."""
+        if self.environment:
+            check(self.environment)
+        self._crew = self._carrier()
+        self._life = (int(facts["life"]) // RESUMED + 1) * RESUMED if facts else 0
+        return jax.jit(self.half.init)(random.key(self.seed), self._overrides())
+
+    def advance(
+        self, state: learner.State, iterations: int, asked: Callable[[], bool]
+    ) -> tuple[learner.State, dict[str, np.ndarray], float]:
+        crew, made = self._crew, []
+        assert crew is not None
+        try:
+            if self.fleet is None:
+                clock = time.perf_counter()
+                make = partial(_parts, self.config, self.total, self.options.crew == "ray")
+                bare = jax.device_get(random.without_keys(state))
+                self.fleet = fleet.Fleet(crew, make, self.plan, self.seed, bare, self._replay, self._life)
+                self._replay = None
+                self.compile_seconds += time.perf_counter() - clock
+            members = self.fleet
+            members.asked = asked
+            clock, before = time.perf_counter(), (members.learning, members.acting)
+            with suppress(Asked):
+                while len(made) < iterations and (not (ending := asked()) or members.under_way()):
+                    made.append(members.iterate(0 if ending else iterations - len(made)))
+            if not made:
+                raise Idle
+            elapsed = time.perf_counter() - clock
+            state = jax.tree.map(jnp.asarray, random.with_keys(members.state(), state))
+        except Failure as error:
+            raise Failed(str(error)) from error
+        busy = np.subtract((members.learning, members.acting), before) / elapsed / (1, self.plan.workers)
+        same = {"busy/server": busy[0], "busy/training": busy[1]} | self._counts(members)
+        return state, rows(made) | {key: np.full((1, len(made)), x) for key, x in same.items()}, elapsed
+
+    def at(self, iterations: int) -> int:
+        return int(self.before + iterations * self.steps) if iterations else 0
+
+    def replays(self, state: learner.State) -> AbstractContextManager[Arrays]:
+        try:
+            return nullcontext(self.fleet.arrays() if self.fleet else self._replay or {})
+        except Failure as error:
+            raise Failed(str(error)) from error
+
+    def joined(self, rest: learner.State, fresh: learner.State, replays: Arrays | None) -> learner.State:
+        del fresh
+        self._replay = {name: np.asarray(x) for name, x in replays.items()} if replays else None
+        return rest
+
+    def evaluate(self, state: learner.State, episodes: int) -> "Future[Scores]":
+        mine = partial(super().evaluate, state, episodes)
+        if self.fleet is None:  # a run that was ended before its last evaluation needs nobody else
+            return mine()
+        told: Future[Scores] = Future()
+
+        def theirs(done: "Future[Any]") -> None:
+            if isinstance(done.exception(), Gone):  # the run need not wait until there is another
+                mine().add_done_callback(partial(_pass_on, told))
+            else:
+                told.set_result(Scores(*(x[None] for x in done.result())))
+
+        self.fleet.examine(jax.device_get(state.params), episodes).add_done_callback(theirs)
+        return told
+
+    def tensors(self) -> list[str]:
+        assert self.fleet is not None
+        return sebulba.acts(self.agent, self.spec).observed + self.fleet.names
+
+    def facts(self) -> dict[str, Any]:
+        return {"life": self._life}
+
+    def notices(self) -> list[str]:
+        return self.fleet.told() if self.fleet else []
+
+    def check(self) -> None:
+        try:
+            if self.fleet:
+                self.fleet.staff.receive()
+        except Failure as error:
+            raise Failed(str(error)) from error
+
+    def describe(self) -> dict[str, Any]:
+        plan = self.plan
+        members = {"training": plan.workers, "reanalyse": plan.reanalysers, "replay": int(bool(plan.batch))}
+        return describe([self.player]) | {
+            "crew": self.options.crew,
+            "cluster": self.options.cluster,
+            "members": members | {"server": 1, "testing": 1},
+            "environments_of_a_worker": plan.envs,
+            "resources": {role: needs._asdict() for role, needs in plan.resources.items()},
+        }
+
+    def close(self) -> None:
+        self._closing = True
+        if self._crew:
+            self._crew.close()
+
+    def _planned(self) -> tuple[Plan, float, int, int]:
+        """The plan; steps and updates of an iteration, and steps before the first."""
+        options: Options = self.options
+        workers = options.training_workers or cores()
+        envs = options.envs or max(max(self.batches) // workers, 1)
+        gpus = {"replay": 0.0} | {r: getattr(options, f"{r}_gpus") for r in fleet.ROLES if r != "replay"}
+        plan = Plan(
+            workers, envs, ahead=options.ahead, publish=options.publish, compress=options.compress,
+            devices=options.devices or (0 if options.server_gpus else 1), restarts=options.restarts,
+            timeout=options.timeout, finite=self.drop, simulators=self.workers,
+            resources={role: Resources(getattr(options, f"{role}_cpus"), gpus[role]) for role in fleet.ROLES},
+        )  # fmt: skip
+        if not self.replaying:
+            learning = fused(self.agent, workers * envs, max(plan.devices, 1), stack=self.spec.stack)
+            steps = float(workers * envs * learning.rounds * learning.unroll)
+            return plan._replace(rounds=learning.rounds), steps, learning.updates, 0
+        if len(self.agent.learners) != 1:
+            raise ValueError(f"replay on the host feeds one learner, got {', '.join(self.agent.learners)}")
+        (one,) = self.agent.learners.values()
+        wanted, sizes = one.experience, windows(one.experience)
+        before, steps = pace(sizes, wanted.minimum, wanted.batch, wanted.samples_per_insert)
+        plan = plan._replace(
+            reanalysers=options.reanalyse_workers if wanted.reanalyse else 0, batch=wanted.batch,
+            ratio=wanted.samples_per_insert, minimum=wanted.minimum, each=sizes.each, reanalyse=wanted.reanalyse,
+            capacity=wanted.capacity + workers * envs * sizes.pieces * sizes.each,
+        )  # fmt: skip
+        return plan, steps, 1, before
+
+    def _carrier(self) -> Crew:
+        if self.options.crew == "threads":
+            from boonta.transport.inline import Inline
+
+            return Inline()
+        from boonta.transport.ray import Cluster
+
+        plan, needs = self.plan, self.plan.resources
+        counts = {"server": 1, "testing": 1, "training": plan.workers, "reanalyse": plan.reanalysers}
+        counts["replay"] = int(bool(plan.batch))
+        return Cluster(self.options.cluster, sum(counts[role] * needs[role].cpus for role in fleet.ROLES))
+
+    def _counts(self, members: fleet.Fleet) -> dict[str, float]:
+        counts = {"restarts": float(members.staff.spent)}
+        if self.plan.batch:
+            inserted = members.inserted - self.plan.minimum
+            counts["replay/windows"] = float(members.windows)
+            counts["replay/samples_per_insert"] = members.sampled / inserted if inserted > 0 else float("nan")
+        return counts | ({"replay/reanalysed": members.renewed} if self.plan.reanalyse else {})
+
+    def _budget(self) -> Budget:
+        return Budget(self.options.restarts)
+
+
+def _half(agent: Agent, plan: Plan, spec: Any) -> learner.Halves | learner.Sampled:
+    """What the parameter server compiles, for the shapes of its state."""
+    if plan.batch:
+        return learner.sampled(agent, 0, spec.stack)
+    learning = fused(agent, plan.workers * plan.envs, max(plan.devices, 1), stack=spec.stack)
+    return learner.halves(agent, learning, sebulba.acts(agent, spec).piece, 0)
+
+
+def _pass_on(told: "Future[Scores]", played: "Future[Scores]") -> None:
+    if error := played.exception():
+        told.set_exception(error)
+    else:
+        told.set_result(played.result())
+
+
+def _parts(config: Config, total: int, alone: bool, role: str) -> Parts:
+    """What a member is made of; `alone` in a process of its own."""
+    options: Options = config.architecture_settings
+    if alone:
+        gpus = getattr(options, f"{role}_gpus", 0.0)
+        if not gpus:
+            jax.config.update("jax_platforms", "cpu")
+        elif gpus < 1.0:
+            os.environ.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", f"{0.9 * gpus:.3f}")
+        process.start(options.devices if role == "server" else 1)
+    member = _Member(config)
+    return Parts(member.make_agent(total_updates=total), member.host, member.play)
+
+
+class _Member(Hosted):
+    """What evaluates."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.player = jax.devices()[0]
+        self.workers = Workers("serial")
+
+    def _budget(self) -> Budget:
+        return Budget(0)  # whose environments fail is replaced, and counted

@@ -1,0 +1,129 @@
+"""A crew of Ray actors (Moritz et al. 2018), on this machine or a cluster."""
+
+import logging
+import math
+import os
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from boonta.core.crew import Gone, Lost, Raised, Resources
+
+for name, value in {
+    "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",  # or each member would be installed anew under `uv run`
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_COLOR_PREFIX": "0",
+}.items():
+    os.environ.setdefault(name, value)  # read where Ray is imported
+try:
+    import ray
+    from ray import exceptions
+except ImportError as error:
+    raise ImportError(f"--on fleet needs Ray ({error}): pip install 'boonta[ray]'") from error
+
+# Why what a call was given may not be there.
+LOSSES = (
+    exceptions.ObjectLostError, exceptions.RayActorError, exceptions.NodeDiedError, exceptions.OutOfMemoryError,
+    exceptions.WorkerCrashedError,
+)  # fmt: skip
+
+
+class _Host:
+    """What runs in an actor's process: the object that answers."""
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self._make, self._made = make, None
+
+    def here(self) -> bool:
+        return True
+
+    def call(self, method: str, *args: Any) -> Any:
+        if self._made is None:
+            self._made = self._make()
+        return getattr(self._made, method)(*args)
+
+
+class Cluster:
+    """See `core.crew.Crew`.
+
+    Args:
+        address: of a cluster; "" for a Ray of this run's own on this machine, ended with it; "auto" for the one that
+            this machine is part of.
+        cpus: that a Ray of this run's own may give away, whatever this machine has.
+
+    Raises:
+        ConnectionError: there is no cluster at that address.
+    """
+
+    def __init__(self, address: str, cpus: float) -> None:
+        own = {} if address else {"num_cpus": math.ceil(cpus), "include_dashboard": False}
+        with warnings.catch_warnings():  # Ray forks, and what is forked runs another program at once
+            warnings.filterwarnings("ignore", "os.fork", RuntimeWarning)
+            ray.init(address=address or "local", logging_level=logging.ERROR, **own)
+        self._members: list[Any] = []
+
+    def hire(self, name: str, make: Callable[[], Any], resources: Resources) -> Any:
+        """See `Crew`."""
+        needs: dict[str, Any] = {"num_cpus": resources.cpus, "num_gpus": resources.gpus, "max_restarts": 0}
+        named = type(name.title().replace(" ", ""), (_Host,), {})  # as its process is then called
+        self._members.append(ray.remote(named).options(**needs).remote(make))
+        return self._members[-1]
+
+    def here(self, member: Any) -> Any:
+        """See `Crew`."""
+        return member.here.remote()
+
+    def ask(self, member: Any, method: str, *args: Any, answers: int = 1) -> Any:
+        """See `Crew`."""
+        return member.call.options(num_returns=answers).remote(method, *args)
+
+    def put(self, value: Any) -> Any:
+        """See `Crew`."""
+        return ray.put(value)
+
+    def wait(self, refs: Sequence[Any], seconds: float) -> list[Any]:
+        """See `Crew`."""
+        if not refs:
+            time.sleep(seconds)
+            return []
+        ready, others = ray.wait(list(refs), num_returns=1, timeout=seconds, fetch_local=False)
+        more = ray.wait(others, num_returns=len(others), timeout=0, fetch_local=False)[0] if ready and others else []
+        return ready + more
+
+    def get(self, ref: Any, seconds: float) -> Any:
+        """See `Crew`."""
+        try:
+            return ray.get(ref, timeout=seconds)
+        except exceptions.GetTimeoutError as error:
+            raise TimeoutError(f"no answer in {seconds:g} s") from error
+        except exceptions.RayTaskError as error:
+            cause = getattr(error, "cause", error)
+            if isinstance(cause, LOSSES):
+                raise Lost(_first_line(cause)) from error
+            raise Raised(str(error), cause) from error
+        except exceptions.ObjectLostError as error:
+            raise Lost(_first_line(error)) from error
+        except exceptions.RayError as error:
+            raise Gone(_first_line(error)) from error
+
+    def dismiss(self, member: Any) -> None:
+        """See `Crew`."""
+        self._members.remove(member)
+        _kill(member)
+
+    def close(self) -> None:
+        """See `Crew`."""
+        for member in self._members:
+            _kill(member)
+        ray.shutdown()
+
+
+def _kill(member: Any) -> None:
+    with suppress(exceptions.RayError):  # where all of Ray is gone, so is the member
+        ray.kill(member, no_restart=True)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
