@@ -65,6 +65,14 @@ TASKS = {
     "seed-ppo-cartpole": Task("ppo gym:CartPole-v1 --on seed", 475, 3),
     "seed-vtrace-pong": Task("vtrace ale:Pong --on seed", 18),
     "seed-r2d2-pong": Task("r2d2 ale:Pong --on seed", -15),
+    "muzero-catch": Task("muzero boonta:catch --seeds 3", 1.0),
+    "muzero-cartpole": Task("muzero gymnax:CartPole-v1 --seeds 3", 475),
+    "muzero-minatar-breakout": Task("muzero gymnax:Breakout-MinAtar --seeds 3", None),
+    "ppo-minatar-breakout-300k": Task("ppo gymnax:Breakout-MinAtar --steps 300000 --seeds 3", None),
+    "sebulba-muzero-minatar-breakout": Task("muzero minatar:breakout --on sebulba", None, 3),
+    "fleet-vtrace-cartpole": Task("vtrace gym:CartPole-v1 --on fleet", 475),
+    "fleet-dqn-cartpole": Task("dqn gym:CartPole-v1 --on fleet", 475),
+    "fleet-r2d2-blind-cartpole": Task("r2d2 gym:CartPole-v1 --on fleet --set env.hide=[1,3]", 400),
     "sebulba-vtrace-breakout": Task("vtrace ale:Breakout --on sebulba --steps 5000000", 30),
 }
 

@@ -39,3 +39,18 @@ def where(rows: Sequence[Row]) -> str:
 def short(number: float) -> str:
     """A number in few digits: 12k, 3.45M."""
     return f"{number / 1e6:.2f}M" if number >= 1e6 else f"{number / 1e3:.0f}k" if number >= 1e4 else f"{number:.0f}"
+
+
+def drills(name: str) -> str:
+    """What drills counted, and what was learned after them."""
+    rows = rows_of(name)
+    lines = []
+    for row in rows:
+        told = ", ".join(
+            f"{key.replace('_', ' ')} {int(value) if value == int(value) else f'{value:.3g}'}"
+            for key, value in row["facts"].items()
+            if isinstance(value, int | float)
+        )
+        lines.append([row["cell"], told, f"{row['median']:.0f}", f"{row['seconds_to_bar']:.0f}"])
+    head = ["what happens", "what was counted", "return in evaluation after it", "seconds to that"]
+    return table(head, lines) + where(rows)

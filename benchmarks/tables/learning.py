@@ -56,7 +56,8 @@ def _matrix() -> str:
     found = {row["name"]: row for row in _learning()}
     shown = {
         "CartPole": "cartpole", "CartPole without velocities": "blind-cartpole", "HalfCheetah": "halfcheetah",
-        "Memory of 20 steps": "memory", "MinAtar Breakout": "minatar-breakout", "Pong": "pong", "Breakout": "breakout",
+        "Catch": "catch", "Memory of 20 steps": "memory", "MinAtar Breakout": "minatar-breakout", "Pong": "pong",
+        "Breakout": "breakout",
     }  # fmt: skip
 
     def told(prefix: str, agent: str) -> str:
@@ -68,9 +69,10 @@ def _matrix() -> str:
                 cells.append(f"{task} {mean:.{0 if abs(mean) >= 10 else 1}f} on {seeds} seed{'s' * (seeds > 1)}")
         return "; ".join(cells) or "not measured yet"
 
-    places = ("", "sebulba-", "seed-")
-    lines = [[f"`{agent}`", *(told(place, agent) for place in places)] for agent in ("ppo", "vtrace", "dqn", "r2d2")]
-    return table(["agent, greedy return after training", "anakin", "sebulba", "seed"], lines)
+    places = {"anakin": "", "sebulba": "sebulba-", "seed": "seed-", "fleet": "fleet-"}
+    agents = ("ppo", "vtrace", "dqn", "r2d2", "muzero")
+    lines = [[f"`{agent}`", *(told(place, agent) for place in places.values())] for agent in agents]
+    return table(["agent, greedy return after training", *places], lines)
 
 
 TABLES: dict[str, Callable[[], str]] = {

@@ -1,22 +1,9 @@
 """Tables of SEED's benchmarks."""
 
 from collections.abc import Callable
+from functools import partial
 
-from benchmarks.tables.common import Row, rows_of, short, table, where
-
-
-def _drills() -> str:
-    rows = rows_of("drills")
-    lines = []
-    for row in rows:
-        told = ", ".join(
-            f"{key.replace('_', ' ')} {int(value) if value == int(value) else f'{value:.3g}'}"
-            for key, value in row["facts"].items()
-            if isinstance(value, int | float)
-        )
-        lines.append([row["cell"], told, f"{row['median']:.0f}", f"{row['seconds_to_bar']:.0f}"])
-    head = ["what happens", "what was counted", "return in evaluation after it", "seconds to that"]
-    return table(head, lines) + where(rows)
+from benchmarks.tables.common import Row, drills, rows_of, short, table, where
 
 
 def _wire() -> str:
@@ -107,7 +94,7 @@ def _stability() -> str:
 
 
 TABLES: dict[str, Callable[[], str]] = {
-    "drills": _drills,
+    "drills": partial(drills, "drills"),
     "wire": _wire,
     "latency": _latency,
     "throughput": _throughput,

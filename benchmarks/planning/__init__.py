@@ -1,0 +1,1 @@
+"""Benchmarks of agents that plan, and of the fleet."""

@@ -1,0 +1,34 @@
+"""How strong agents are: matches with sides swapped against an opponent that is not ours."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.common import Row, finish, parse, parser, row, table
+from boonta.experiments import runs
+from boonta.experiments.games.match import match
+
+
+def main(argv: Sequence[str] | None = None) -> list[Row]:
+    """Run the benchmark with these arguments; the rows it wrote."""
+    options = parser("matches", __doc__ or "", rounds=1, module="planning")
+    options.add_argument("--run", type=Path, action="append", default=[], help="an agent; repeatable")
+    options.add_argument("--opponent", default="mcts:1000", help="as in `boonta match` (default: mcts:1000)")
+    options.add_argument("--games", type=int, default=200, help="half of them with each side (default 200)")
+    args = parse(options, argv)
+    rows: list[Row] = []
+    shown = table(
+        f"{args.games} games against {args.opponent}", "agent, game", "steps", "wins", "draws", "losses", "score"
+    )
+    for folder in args.run:
+        run = runs.open_run(folder, "latest")
+        found = match(run, args.opponent, 4 if args.quick else args.games)
+        name = f"{run.config.agent}, {run.config.env}"
+        kept = {key: value for key, value in found.items() if key != "out"}
+        rows.append(row(args, name, "ours", [found["score"]], "score", **kept))
+        counts = [str(found[key]) for key in ("wins", "draws", "losses")]
+        shown.add_row(name, f"{found['env_steps']:,}", *counts, f"{found['score']:.1%}")
+    return finish(args, rows, shown)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,129 @@
+"""How often an agent's move is right: connect-four positions of at least 14 stones, with what every move is worth.
+
+`--make` writes the positions anew (random play, values by the exact solver), `--run RUN` asks an agent.
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.common import Row, finish, parse, parser, row, table
+
+FILE = Path(__file__).with_name("connect_four.jsonl")
+COUNT, LEAST, MOST = 600, 14, 34  # positions, stones in them
+WIDTH = 7
+
+
+def main(argv: Sequence[str] | None = None) -> list[Row]:
+    """Run the benchmark with these arguments; the rows it wrote."""
+    options = parser("positions", __doc__ or "", rounds=1, module="planning")
+    options.add_argument("--make", action="store_true", help="write the positions, and end")
+    options.add_argument("--run", type=Path, action="append", default=[], help="an agent of this game; repeatable")
+    options.add_argument("--checkpoint", default="latest", help="latest (default), best, or a step count")
+    args = parse(options, argv)
+    if args.make:
+        FILE.write_text("".join(json.dumps(one) + "\n" for one in made(COUNT)), "utf-8")
+        return []
+    positions = [json.loads(line) for line in FILE.read_text("utf-8").splitlines()]
+    rows: list[Row] = []
+    result = table(f"{len(positions)} positions of connect four", "agent", "step", "right moves", "by chance")
+    luck = float(np.mean([_luck(one) for one in positions]))
+    for folder in args.run:
+        from boonta.experiments import runs
+
+        run = runs.open_run(folder, args.checkpoint)
+        untrained = run._replace(params=run.system.agent.init(_key()), facts=run.facts | {"env_steps": 0})
+        for one in (untrained, run):
+            right = accuracy(one, positions)
+            step, name = one.facts["env_steps"], run.config.agent
+            more = {"env_steps": step, "by_chance": luck, "positions": len(positions)}
+            rows.append(row(args, f"{name}/{step}", name, [right], "share of right moves", **more))
+            result.add_row(name, f"{step:,}", f"{right:.1%}", f"{luck:.1%}")
+    return finish(args, rows, result)
+
+
+def made(count: int) -> list[dict[str, Any]]:
+    """Positions after random moves, no two alike, in which not every move is worth the same."""
+    from boonta.experiments.games.players import solver
+
+    values, generator = solver("pgx:connect_four"), np.random.default_rng(0)
+    found: dict[tuple[int, ...], dict[str, Any]] = {}
+    while len(found) < count:
+        moves = _random_moves(generator, int(generator.integers(LEAST, MOST + 1)))
+        if moves is None or _board(moves) in found:
+            continue
+        worth = values(tuple(moves))
+        if len(set(worth.values())) > 1:
+            found[_board(moves)] = {"moves": moves, "values": {str(move): value for move, value in worth.items()}}
+    return list(found.values())
+
+
+def accuracy(run: Any, positions: list[dict[str, Any]]) -> float:
+    """The share of positions in which the agent's move is worth the most that any move is."""
+    chosen = choices(run, [one["moves"] for one in positions])
+    right = [
+        one["values"].get(str(move), -2) == max(one["values"].values())
+        for one, move in zip(positions, chosen, strict=True)
+    ]
+    return float(np.mean(right))
+
+
+def choices(run: Any, games: list[list[int]]) -> list[int]:
+    """What the agent, greedy, plays after these moves."""
+    from boonta.core.host import Workers
+    from boonta.experiments.games.match import table as board
+    from boonta.experiments.games.players import Trained
+
+    agent, count = Trained(run), len(games)
+    agent.begin(count)
+    batch = board(run.config.env, dict(run.config.env_settings)).make(np.arange(count), 0, 0, Workers("serial"))
+    timestep, chosen = batch.reset(), np.full(count, -1)
+    for t in range(max(map(len, games)) + 1):
+        action = np.asarray(agent.act(timestep, np.ones(count, bool)))
+        for i, moves in enumerate(games):
+            if t == len(moves):
+                chosen[i] = action[i]
+        legal = np.asarray(timestep.observation["legal"])
+        forced = [moves[t] if t < len(moves) else int(np.argmax(legal[i])) for i, moves in enumerate(games)]
+        timestep = batch.step(np.asarray(forced, np.int32))
+    batch.close()
+    return [int(move) for move in chosen]
+
+
+def _key() -> Any:
+    from boonta.core import random
+
+    return random.key(0)
+
+
+def _luck(position: dict[str, Any]) -> float:
+    worth = list(position["values"].values())
+    return worth.count(max(worth)) / len(worth)
+
+
+def _random_moves(generator: np.random.Generator, stones: int) -> list[int] | None:
+    """So many random moves of a game that is not over then; None if it ended before."""
+    import pyspiel
+
+    state, moves = pyspiel.load_game("connect_four").new_initial_state(), []
+    for _ in range(stones):
+        moves.append(int(generator.choice(state.legal_actions())))
+        state.apply_action(moves[-1])
+        if state.is_terminal():
+            return None
+    return moves
+
+
+def _board(moves: list[int]) -> tuple[int, ...]:
+    """The position, whatever order its moves came in."""
+    columns: list[list[int]] = [[] for _ in range(WIDTH)]
+    for i, move in enumerate(moves):
+        columns[move].append(i % 2)
+    return tuple(stone for column in columns for stone in (*column, *[2] * (6 - len(column))))
+
+
+if __name__ == "__main__":
+    main()

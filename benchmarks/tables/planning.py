@@ -1,0 +1,65 @@
+"""Tables of the benchmarks of agents that plan, and of the fleet."""
+
+from collections.abc import Callable
+from functools import partial
+
+from benchmarks.tables.common import Row, drills, rows_of, short, table, where
+
+
+def _selfplay() -> str:
+    rows = rows_of("selfplay")
+    found = {(row["cell"], row["contestant"]): row for row in rows}
+    lines = []
+    for name in dict.fromkeys(cell for cell, _ in found):
+        ours, plain = (found[name, who] for who in ("ours", "plain"))
+        rates = [short(row["median"]) for row in (ours, plain)]
+        lines.append([name, *rates, f"{ours['of_plain']:.2f}", f"{ours['idle_fraction']:.0%}"])
+    head = ["agent, game", "moves/s", "a plain loop of pgx and mctx", "of it", "idle acts"]
+    return table(head, lines) + where(rows)
+
+
+def _positions() -> str:
+    rows = rows_of("positions")
+    lines = [
+        [row["contestant"], f"{row['env_steps']:,}", f"{row['median']:.1%}", f"{row['by_chance']:.1%}"] for row in rows
+    ]
+    return table(["agent", "steps trained", "right moves", "by chance"], lines) + where(rows)
+
+
+def _ablations() -> str:
+    rows = rows_of("ablations")
+    tasks = list(dict.fromkeys(row["cell"] for row in rows))
+    found = {(row["contestant"], row["cell"]): row for row in rows}
+    lines = [
+        [variant, *(_spread(found[variant, task]) for task in tasks)]
+        for variant in dict.fromkeys(who for who, _ in found)
+    ]
+    return table(["variant", *tasks], lines) + where(rows)
+
+
+def _spread(row: Row) -> str:
+    values = row["values"]
+    mean = sum(values) / len(values)
+    return f"{mean:.3g} ({min(values):.3g} to {max(values):.3g})"
+
+
+def _muzero_pong() -> str:
+    rows = rows_of("muzero_pong")
+    lines = [[*row["cell"].split("/"), short(row["median"]), f"{row['of_first']:.2f}"] for row in rows]
+    return table(["what", "how many", "steps/s", "of the first"], lines) + where(rows)
+
+
+def _overhead() -> str:
+    rows = rows_of("overhead")
+    lines = [[row["cell"], row["contestant"], short(row["median"]), f"{row['of_sebulba']:.2f}"] for row in rows]
+    return table(["task", "who", "steps/s", "of Sebulba"], lines) + where(rows)
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "selfplay": _selfplay,
+    "positions": _positions,
+    "ablations": _ablations,
+    "muzero-pong": _muzero_pong,
+    "overhead": _overhead,
+    "fleet-drills": partial(drills, "fleet_drills"),
+}
