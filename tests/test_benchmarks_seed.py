@@ -5,12 +5,12 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from test_benchmarks import KEYS, MACHINE
 
 from benchmarks import common
 from benchmarks.sebulba import contestants as hosted
 from benchmarks.seed import contestants, cost, drills, fuzz, latency, paper, replay, stage, stores, throughput
 from boonta import envs
+from tests.test_benchmarks import KEYS, MACHINE
 
 STEPS = {"seed": 1000, "sebulba": 1100, "rllib": 100, "rllib, wide": 500, "near": 500, "SEED": 1000}
 

@@ -10,9 +10,9 @@ import time
 
 import numpy as np
 import pytest
-from test_training import TINY, assigned, final, rows, status
 
 from boonta.cli import main
+from tests.test_training import TINY, assigned, final, rows, status
 
 PATIENCE = 300.0
 SGD = assigned(agent__optimizer="sgd", agent__learning_rate=0.1, run__checkpoint_every=1280)

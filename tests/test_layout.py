@@ -25,9 +25,13 @@ MAY_IMPORT = {
 OWN_FILES = {  # optional packages, each imported in a file or two alone
     "ale_py": {"envs/ale.py"},
     "mujoco": {"envs/physics.py"},
+    "ray": {"transport/ray.py"},
     "grpc": {"transport/client.py", "transport/server.py"},
+    "minatar": {"envs/minatar.py"},
+    "pgx": {"envs/pgx.py"},
+    "pyspiel": {"envs/openspiel.py", "experiments/games/players.py"},
 }
-OPTIONAL = {"ale_py", "mujoco", "pyspiel", "open_spiel", "pgx", "grpc", "ray", "redis", "rlax", "distrax"}
+OPTIONAL = {"ale_py", "minatar", "mujoco", "pyspiel", "open_spiel", "pgx", "grpc", "ray", "redis", "rlax", "distrax"}
 
 
 def imports(file: Path) -> set[str]:

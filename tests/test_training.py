@@ -341,7 +341,7 @@ SHORT = ("--steps", "2560")
 @pytest.mark.parametrize("where", ["reward", "observation"])
 def test_nan_ends_the_run(where, tmp_path, capfd):
     folder = tmp_path / "run"
-    words = command("vtrace", folder, *SHORT, *assigned(env__where=where), env="test_training:broken")
+    words = command("vtrace", folder, *SHORT, *assigned(env__where=where), env="tests.test_training:broken")
     assert main(words) == 1
     (line,) = capfd.readouterr().err.splitlines()
     step, good = 200 * 8, 2 * SAVE_EVERY
@@ -355,7 +355,7 @@ def test_nan_ends_the_run(where, tmp_path, capfd):
 
 def test_nan_may_be_ignored(tmp_path, capfd):
     folder = tmp_path / "run"
-    words = command("vtrace", folder, *SHORT, "--on-nan", "ignore", env="test_training:broken")
+    words = command("vtrace", folder, *SHORT, "--on-nan", "ignore", env="tests.test_training:broken")
     assert main(words) == 0
     out, err = capfd.readouterr()
     assert not err
@@ -396,7 +396,7 @@ def raising():
 
 def test_a_fault_of_the_users_own_code_fails_the_run_with_its_traceback(tmp_path, capfd):
     folder = tmp_path / "run"
-    assert main(command("vtrace", folder, *SHORT, env="test_training:raising")) == 1
+    assert main(command("vtrace", folder, *SHORT, env="tests.test_training:raising")) == 1
     err = capfd.readouterr().err
     assert "Traceback" in err and err.splitlines()[-1] == "boonta: ValueError: the corridor has no end"
 
