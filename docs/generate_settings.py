@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from boonta.agents import common
+from boonta.agents import common, planning
 from boonta.experiments import registry, tables
 
 PAGE = Path(__file__).with_name("settings.md")
@@ -33,11 +33,13 @@ def page() -> str:
     parts += ["An agent's own table has the defaults that it changes.\n", table(common.TorsoSettings)]
     parts += ["## `agent`: more of the network, of ppo and vtrace\n"]
     parts += [table(common.NetworkSettings, without=[common.TorsoSettings])]
+    parts += ["## `agent`: of muzero and alphazero\n", table(planning.PlannerSettings)]
     for name in registry.AGENTS:
-        shared = [common.TorsoSettings, common.NetworkSettings]
+        shared = [common.TorsoSettings, common.NetworkSettings, planning.PlannerSettings]
         parts += [f"## `agent`: {name}\n", table(registry.agent(name).settings, without=shared)]
-    parts += ["## `run`\n", table(tables.Run), "## `architecture`: anakin\n", table(tables.Anakin)]
-    parts += ["## `architecture`: sebulba\n", table(tables.Sebulba), "## `architecture`: seed\n", table(tables.Seed)]
+    parts += ["## `run`\n", table(tables.Run)]
+    for name, cls in tables.ARCHITECTURES.items():
+        parts += [f"## `architecture`: {name}\n", table(cls)]
     return "\n".join(parts)
 
 
