@@ -157,9 +157,8 @@ def muzero(spec: Spec, settings: Settings, total_updates: int = 0) -> Agent:
         mask = legal(at_root.observation)
         if mask is not None and dummy:
             mask = jnp.pad(mask, ((0, 0), (0, 1)), constant_values=True)
-        root = root._replace(
-            policy=masked(root.policy, mask)
-        )  # as in the search; below it policies learn what is legal
+        # As in the search; below the root policies learn what is legal.
+        root = root._replace(policy=masked(root.policy, mask))
 
         def terms(answer: Answer, aim: Targets, imagined: bool) -> dict[str, Array]:
             """Losses [N] of answers [N]."""
