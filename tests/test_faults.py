@@ -92,6 +92,7 @@ def trouble(fault, where, tmp_path, restarts):
         *("--set", f"env.fault={fault}", "--set", f"env.where={where}", "--set", f"env.marker={tmp_path / 'marker'}"),
         *("--set", "architecture.workers=processes", "--set", "architecture.worker_count=2"),
         *("--set", "architecture.worker_timeout=8", "--set", f"architecture.restarts={restarts}"),
+        *("--set", "run.evaluate_every=1600"),
     ]
 
 
@@ -224,7 +225,7 @@ R2D2 = {
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_seed_ended_or_killed_goes_on_with_its_replay(number, tmp_path):
     """Its actors get the signal too, and end with the run, not before it."""
-    folder, steps = tmp_path / "run", 12_000
+    folder, steps = tmp_path / "run", 4_000
     settings = [word for key, value in R2D2.items() for word in ("--set", f"{key}={value}")]
     begin = ["train", "r2d2", "gym:CartPole-v1", "--on", "seed", "--config", "none", "--json", "--steps", str(steps)]
     process = begun([*begin, "--out", str(folder), *settings])
@@ -253,7 +254,7 @@ def test_seed_ended_or_killed_goes_on_with_its_replay(number, tmp_path):
 def test_ended_or_killed_a_run_goes_on_where_it_was(number, tmp_path):
     folder = tmp_path / "run"
     processes = ["--set", "architecture.workers=processes", "--set", "architecture.restarts=0"]
-    process = begun(words(folder, "--set", "run.checkpoint_every=800", *processes, steps=40_000))
+    process = begun(words(folder, "--set", "run.checkpoint_every=1600", *processes, steps=16_000))
     while not list(folder.glob("checkpoints/*/checksums.json")):
         assert process.poll() is None, process.communicate()
         time.sleep(0.05)
@@ -271,7 +272,7 @@ def test_ended_or_killed_a_run_goes_on_where_it_was(number, tmp_path):
     assert process.returncode == 0, err
     assert f"going on from step {saved}" in err
     summary = json.loads(out.splitlines()[-1])
-    assert (summary["env_steps"], summary["updates"]) == (40_000, 40_000 // 16)
+    assert (summary["env_steps"], summary["updates"]) == (16_000, 16_000 // 16)
     steps = [row["env_steps"] for row in read_metrics(folder) if "updates" in row]
     assert steps == sorted(set(steps))
     assert [row["updates"] for row in read_metrics(folder) if "updates" in row] == [n // 16 for n in steps]

@@ -244,8 +244,7 @@ def test_it_goes_on_from_state_and_replay(begin):
     try:
         again = Fleet(crew, functools.partial(made, "dqn"), plan, 0, state, arrays, 1 << 16)
         assert (again.inserted, again.sampled) == tuple(arrays["counts"])
-        assert again.windows == members.windows
-        assert again.inserted >= plan.minimum
+        assert again.windows == again.inserted >= plan.minimum  # there is room for all
         iterated(again, 3)
         assert int(again.state().iterations) == 13
         odd = arrays | {"written": "nonsense"}
@@ -256,9 +255,12 @@ def test_it_goes_on_from_state_and_replay(begin):
         crew.close()
 
 
-@pytest.mark.parametrize("who", ["_server", "_memory", "_workers", "_reanalysers", "_tester"])
-def test_who_is_gone_is_replaced(who, begin):
-    members = begin("muzero", restarts=1)
+@pytest.mark.parametrize(
+    ("who", "agent"),
+    [("_server", "dqn"), ("_memory", "dqn"), ("_workers", "dqn"), ("_reanalysers", "muzero"), ("_tester", "dqn")],
+)
+def test_who_is_gone_is_replaced(who, agent, begin):
+    members = begin(agent, restarts=1)
     iterated(members, 5)
     members.state()
     post = getattr(members, who)
@@ -445,9 +447,10 @@ def test_members_that_are_killed_are_replaced_and_a_run_that_is_ended_goes_on(tm
         wait_for(lambda: logged(folder), process)
         there = members_of(process)
         assert {"ParameterServer", "ReplayBuffer", "TestingWorker", "TrainingWorker0", "TrainingWorker1"} <= {*there}
-        for name in ("TrainingWorker1", "ReplayBuffer", "ParameterServer"):
+        killed = ("TrainingWorker1", "ReplayBuffer", "ParameterServer")
+        for name in killed:
             os.kill(there[name], signal.SIGKILL)
-            wait_for(lambda name=name: members_of(process).get(name, there[name]) != there[name], process)
+        wait_for(lambda: all(members_of(process).get(name, there[name]) != there[name] for name in killed), process)
         rows = len(read_metrics(folder))
         wait_for(lambda: len(read_metrics(folder)) > rows + 4, process)
         said = interrupted(process)
