@@ -118,7 +118,7 @@ def test_stores_are_filled_and_measured(store, what, ends):
 
 
 def test_a_drill_harms_a_run_that_goes_on(monkeypatch, tmp_path):
-    monkeypatch.setattr(stage, "BAR", -1.0)
+    monkeypatch.setattr(stage.Stage, "bar", -1.0)
     monkeypatch.setattr(stage, "ACTORS", 2)
     small = {"run.evaluate_every": 4_000, "run.checkpoint_every": 4_000, "run.log_every": 1_000, "run.eval_episodes": 1}
     monkeypatch.setattr(stage, "SETTINGS", stage.SETTINGS | small | {"architecture.envs": 24, "agent.hidden": 8})

@@ -9,21 +9,18 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from benchmarks.common import ROOT, Row, finish, notes, parse, parser, row, table
-from boonta.experiments.files import read_json
-from boonta.experiments.metrics import read_metrics
+from benchmarks import drilled
+from benchmarks.common import Row, parser
+from benchmarks.drilled import Facts, held
 
-BAR = 400.0  # mean return in evaluation, of 500
-LIMIT = 600.0  # seconds that a drill waits for anything
 SETTINGS = {
     "agent.batch": 256, "agent.unroll": 8, "agent.capacity": 50_000, "agent.minimum": 1_000, "agent.replay_ratio": 16,
     "agent.learning_rate": 1e-3, "agent.target_interval": 100, "agent.n_step": 10, "agent.explore_for": 0.0005,
@@ -32,53 +29,23 @@ SETTINGS = {
 }  # fmt: skip
 
 
-class Stage:
-    """A run that may be harmed: its driver, its members, what it logs and says."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.run = folder, folder / "run"
-        self.log = (folder / "log").open("ab")
-        self._past: set[tuple[float, float]] = set()  # lines of the log before the run was resumed
+class Stage(drilled.Stage):
+    """The driver of a fleet and its members."""
 
     def train(self, resume: bool = False, more: Sequence[str] = ()) -> None:
         """Start the driver, or go on with its run."""
         words = ["dqn", "gym:CartPole-v1", "--on", "fleet", "--steps", "100000000", "--out", str(self.run)]
         words += ["--config", "none", *(word for key, x in SETTINGS.items() for word in ("--set", f"{key}={x}")), *more]
         if resume:
-            self._past = {_stamp(one) for one in self.rows()}
+            self.forget()
             words = ["--resume", str(self.run)]
-        command = [sys.executable, "-m", "boonta", "train", *words, "--json"]
-        self.driver = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=self.log, cwd=ROOT)
+        self.main = self.start([sys.executable, "-m", "boonta", "train", *words, "--json"])
 
     def begin(self, more: Sequence[str] = ()) -> None:
         """A driver, a checkpoint, and a replay in use."""
         self.train(more=more)
         self.until("a replay in use", lambda: self.last("replay/samples_per_insert") > 0)
-        self.until("the first checkpoint", lambda: any(self.run.glob("checkpoints/*/checksums.json")))
-
-    def rows(self) -> list[dict[str, Any]]:
-        """The lines of the log, of the driver as it runs now."""
-        there = read_metrics(self.run) if (self.run / "metrics.jsonl").is_file() else []
-        return [one for one in there if _stamp(one) not in self._past]
-
-    def last(self, key: str) -> float:
-        """The latest value of a metric, 0 before the first."""
-        return next((one[key] for one in reversed(self.rows()) if one.get(key) is not None), 0.0)
-
-    def said(self) -> str:
-        """All that the driver wrote to stderr."""
-        return (self.folder / "log").read_text("utf-8", "replace")
-
-    def until(self, what: str, condition: Callable[[], Any]) -> float:
-        """Wait for something; the seconds that it took."""
-        begin = time.monotonic()
-        while not condition():
-            if self.driver.poll() is not None:
-                raise RuntimeError(f"the driver ended with code {self.driver.returncode}:\n{self.said()[-3000:]}")
-            if time.monotonic() > begin + LIMIT:
-                raise TimeoutError(f"waited {LIMIT:g} s for {what}:\n{self.said()[-3000:]}")
-            time.sleep(0.1)
-        return time.monotonic() - begin
+        self.until("the first checkpoint", self.saved)
 
     def member(self, name: str) -> int:
         """The process number of a member, by what Ray calls its process."""
@@ -93,30 +60,6 @@ class Stage:
         since = self.last("env_steps")
         self.until("the run to go on", lambda: self.last("env_steps") > since + 10_000)
         return seconds
-
-    def learned(self) -> dict[str, Any]:
-        """Wait for an evaluation after now that reaches the bar; then end the run and see that it was saved."""
-        since = self.last("env_steps")
-
-        def reached() -> bool:
-            scores = [one["eval/return_mean"] for one in self.rows() if one["env_steps"] > since and _scored(one)]
-            return bool(scores) and scores[-1] >= BAR
-
-        seconds = self.until(f"an evaluation of {BAR:g} or more", reached)
-        self.driver.send_signal(signal.SIGTERM)
-        code = self.driver.wait(120.0)
-        state = read_json(self.run / "run.json")["status"]
-        if code != 128 + signal.SIGTERM or state != "interrupted":
-            raise RuntimeError(f"asked to end, the run was {state} with code {code}:\n{self.said()[-3000:]}")
-        score = next(one["eval/return_mean"] for one in reversed(self.rows()) if _scored(one))
-        return {"eval_return_mean": score, "seconds_to_bar": seconds, "env_steps": self.last("env_steps")}
-
-    def end(self) -> None:
-        """Kill whatever is left."""
-        with suppress(AttributeError, ProcessLookupError):
-            self.driver.kill()
-            self.driver.wait()
-        self.log.close()
 
 
 def kill(name: str, told: str) -> Callable[[Stage], dict[str, Any]]:
@@ -140,8 +83,8 @@ def hang(stage: Stage) -> dict[str, Any]:
 def kill_driver(stage: Stage) -> dict[str, Any]:
     """kill -9 of the driver, and with it a Ray of its own: resumed, it goes on with its replay."""
     stage.begin()
-    stage.driver.kill()
-    stage.driver.wait()
+    stage.main.kill()
+    stage.main.wait()
     return _resumed(stage)
 
 
@@ -191,7 +134,7 @@ def head(stage: Stage) -> dict[str, Any]:
         stage.begin(more=["--cluster", cluster.address])
         cluster.stop()
         begin = time.monotonic()
-        code = stage.driver.wait(LIMIT)
+        code = stage.main.wait(stage.limit)
         noticed = time.monotonic() - begin
         if code == 0:
             raise RuntimeError(f"without its cluster the run ended with code 0:\n{stage.said()[-3000:]}")
@@ -215,7 +158,7 @@ def node(stage: Stage) -> dict[str, Any]:
 
 def _resumed(stage: Stage) -> dict[str, Any]:
     """Go on; what was in replay before and after."""
-    saved = max(int(path.parent.name) for path in stage.run.glob("checkpoints/*/checksums.json"))
+    saved = stage.saved()
     before = next(one for one in reversed(stage.rows()) if one["env_steps"] <= saved and "updates" in one)
     stage.train(resume=True)
     stage.until("it to go on", lambda: any("updates" in one for one in stage.rows()))
@@ -240,37 +183,16 @@ DRILLS: dict[str, Callable[[Stage], dict[str, Any]]] = {
 def main(argv: Sequence[str] | None = None) -> list[Row]:
     """Run the drills; the rows it wrote."""
     options = parser("fleet_drills", __doc__ or "", rounds=1, module="planning")
-    options.add_argument("--only", help="drills whose name has this in it")
-    args = parse(options, argv)
-    chosen = {name: drill for name, drill in DRILLS.items() if not args.only or args.only in name}
-    if not chosen:
-        options.error(f"--only {args.only!r} is in none of: {', '.join(DRILLS)}")
-    rows: list[Row] = []
-    shown = table("Drills on the fleet", "drill", "return after", "seconds to that", "told")
-    for name, drill in chosen.items():
-        with tempfile.TemporaryDirectory(prefix="drill-") as folder:
-            stage = Stage(Path(folder))
-            try:
-                facts = drill(stage)
-                learned = facts if "eval_return_mean" in facts else stage.learned()
-            finally:
-                stage.end()
-        keys = ("eval_return_mean", "seconds_to_bar", "env_steps")
-        told = {key: value for key, value in facts.items() if key not in keys}
-        reached = {key: learned[key] for key in keys}
-        rows.append(row(args, name, "ours", [learned["eval_return_mean"]], "return", **reached, facts=told))
-        words = ", ".join(f"{key} {value:.4g}" for key, value in told.items() if isinstance(value, int | float))
-        shown.add_row(name, f"{learned['eval_return_mean']:.0f}", f"{learned['seconds_to_bar']:.0f}", words)
-        notes.print(f"{name}: {words}; {learned['eval_return_mean']:.0f}")
-    return finish(args, rows, shown)
+    return held(options, argv, "Drills on the fleet", {name: partial(_held, drill) for name, drill in DRILLS.items()})
 
 
-def _stamp(one: dict[str, Any]) -> tuple[float, float]:
-    return one["env_steps"], one["seconds"]
-
-
-def _scored(one: dict[str, Any]) -> bool:
-    return one.get("eval/return_mean") is not None
+def _held(drill: Callable[[Stage], Facts], folder: Path) -> Facts:
+    stage = Stage(folder)
+    try:
+        facts = drill(stage)
+        return facts if "eval_return_mean" in facts else facts | stage.learned()
+    finally:
+        stage.end()
 
 
 if __name__ == "__main__":

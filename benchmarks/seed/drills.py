@@ -7,16 +7,17 @@ an evaluation must reach the bar; then the run is asked to end, and must have be
 import os
 import signal
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from benchmarks.common import Row, finish, notes, parse, parser, row, table
+from benchmarks.common import Row, notes, parser
+from benchmarks.drilled import Facts, held
 from benchmarks.sebulba.soak import thirds
 from benchmarks.seed.fuzz import Fuzzer
 from benchmarks.seed.stage import ACTORS, ENVS, Stage
@@ -114,7 +115,7 @@ def fuzz(stage: Stage) -> dict[str, Any]:
     while made < 6_000:
         fuzzer.attempts(120)
         made += 120
-        if stage.server.poll() is not None:
+        if stage.main.poll() is not None:
             raise RuntimeError(f"the server ended:\n{stage.said()[-3000:]}")
     fuzzer.close()
     if stage.last("env_steps") <= begin or any(one.poll() is not None for one in stage.actors):
@@ -149,7 +150,7 @@ def slow_actor(stage: Stage) -> dict[str, Any]:
 def slow_learner(stage: Stage) -> dict[str, Any]:
     """A learner far slower than the actors, which wait for it: memory does not grow."""
     stage.begin()
-    process, memory = psutil.Process(stage.server.pid), []
+    process, memory = psutil.Process(stage.main.pid), []
     for _ in range(60):
         memory.append(process.memory_info().rss / 1e6)
         time.sleep(1.0)
@@ -166,9 +167,9 @@ def kill_server(stage: Stage) -> dict[str, Any]:
     """kill -9 of the server: actors look for it, the resumed run goes on with replay, optimiser and counters."""
     stage.begin()
     stage.until("a replay in use", lambda: stage.last("replay/samples_per_insert") > 0)
-    stage.server.kill()
-    stage.server.wait()
-    saved = max(int(path.parent.name) for path in stage.run.glob("checkpoints/*/checksums.json"))
+    stage.main.kill()
+    stage.main.wait()
+    saved = stage.saved()
     before = next(row for row in reversed(stage.rows()) if row["env_steps"] <= saved and "updates" in row)
     stage.serve(resume=True)
     stage.until("all actors to come again", lambda: stage.last("clients/environments") == ACTORS * ENVS)
@@ -182,9 +183,9 @@ def kill_server(stage: Stage) -> dict[str, Any]:
 def terminate_server(stage: Stage) -> dict[str, Any]:
     """SIGTERM: saved within seconds, and resumed by the same actors."""
     stage.begin()
-    stage.server.send_signal(signal.SIGTERM)
+    stage.main.send_signal(signal.SIGTERM)
     begin = time.monotonic()
-    code = stage.server.wait(60.0)
+    code = stage.main.wait(60.0)
     seconds = time.monotonic() - begin
     stage.serve(resume=True)
     stage.until("all actors to come again", lambda: stage.last("clients/environments") == ACTORS * ENVS)
@@ -220,7 +221,7 @@ def hosts(stage: Stage) -> dict[str, Any]:
         stage.address = "0.0.0.0:28472"
         mine = ["--certificate", files["server"], "--key", files["server-key"]]
         stage.serve(more=mine)
-        code = stage.server.wait(60.0)
+        code = stage.main.wait(60.0)
         if code != 2 or "needs --token" not in stage.said():
             raise RuntimeError(f"a server without a token began:\n{stage.said()[-3000:]}")
         stage.serve(more=[*mine, *signed, "--token", "secret"])
@@ -291,33 +292,25 @@ DRILLS: dict[str, tuple[Callable[[Stage], dict[str, Any]], str, dict[str, Any]]]
 
 def main(argv: Sequence[str] | None = None) -> list[Row]:
     """Run the drills; the rows it wrote."""
-    options = parser("drills", __doc__ or "", rounds=1, module="seed")
-    options.add_argument("--only", help="drills whose name has this in it")
-    args = parse(options, argv)
-    chosen = {name: drill for name, drill in DRILLS.items() if not args.only or args.only in name}
-    if not chosen:
-        options.error(f"--only {args.only!r} is in none of: {', '.join(DRILLS)}")
-    rows = []
-    shown = table("Drills on SEED", "drill", "return after", "seconds to that", "told")
-    for name, (drill, agent, settings) in chosen.items():
-        if drill is hosts and os.geteuid():
+    return held(parser("drills", __doc__ or "", rounds=1, module="seed"), argv, "Drills on SEED", _allowed())
+
+
+def _allowed() -> dict[str, Callable[[Path], Facts]]:
+    allowed = dict(DRILLS)
+    if os.geteuid():
+        for name in [name for name, (drill, _, _) in DRILLS.items() if drill is hosts]:
             notes.print(f"SKIPPED: {name}: network namespaces need root")
-            continue
-        with tempfile.TemporaryDirectory(prefix="drill-") as folder:
-            stage = Stage(Path(folder), agent, settings)
-            try:
-                facts = drill(stage)
-                learned = facts if "eval_return_mean" in facts else stage.learned()
-            finally:
-                stage.end()
-        keys = ("eval_return_mean", "seconds_to_bar", "env_steps")
-        told = {key: value for key, value in facts.items() if key not in keys}
-        reached = {key: learned[key] for key in keys}
-        rows.append(row(args, name, "ours", [learned["eval_return_mean"]], "return", **reached, facts=told))
-        words = ", ".join(f"{key} {value:.4g}" for key, value in told.items() if isinstance(value, int | float))
-        shown.add_row(name, f"{learned['eval_return_mean']:.0f}", f"{learned['seconds_to_bar']:.0f}", words)
-        notes.print(f"{name}: {words}; {learned['eval_return_mean']:.0f}")
-    return finish(args, rows, shown)
+            allowed.pop(name)
+    return {name: partial(_held, *one) for name, one in allowed.items()}
+
+
+def _held(drill: Callable[[Stage], Facts], agent: str, settings: dict[str, Any], folder: Path) -> Facts:
+    stage = Stage(folder, agent, settings)
+    try:
+        facts = drill(stage)
+        return facts if "eval_return_mean" in facts else facts | stage.learned()
+    finally:
+        stage.end()
 
 
 if __name__ == "__main__":
