@@ -9,13 +9,9 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 
-from boonta.agents.common import annealed
-from boonta.agents.planning import PlannerSettings, State, cross_entropy, frame, masked, over_roots
+from boonta.agents.planning import PlannerSettings, State, cross_entropy, descend, frame, fresh, masked, over_roots
 from boonta.core.agent import Agent, Learner
-from boonta.core.devices import average
-from boonta.core.flat import ravel
 from boonta.core.settings import setting, traced
 from boonta.core.spec import Discrete, Spec
 from boonta.core.types import Array, Extras, Feedback, Key, Params, PyTree, Sample, TimeStep, Trajectory
@@ -105,9 +101,6 @@ def alphazero(spec: Spec, settings: Settings, total_updates: int = 0) -> Agent:
         memory, found = plan(params, memory, timestep, key, jnp.float32(0.0), False)  # chance is the environment's
         return memory, found.action.astype(jnp.int32), found._asdict()
 
-    def learner_init(params: Params) -> State:
-        return State(settings.transform(0.0, 1.0).init(ravel(params["network"])[0]), jnp.int32(0))
-
     def loss(
         weights: PyTree, params: Params, returns: Array, sample: Sample
     ) -> tuple[Array, tuple[dict[str, Array], PyTree]]:
@@ -133,21 +126,11 @@ def alphazero(spec: Spec, settings: Settings, total_updates: int = 0) -> Agent:
 
     def update(state: State, params: Params, sample: Sample, key: Key) -> tuple[State, Params, Feedback]:
         del key
-        hyper = params["settings"]
-        returns = jax.vmap(partial(settings.returns, hyper["discount"]))(sample.trajectory)
-        flat, unravel = ravel(params["network"])
-        grads, (metrics, statistics) = jax.grad(loss, has_aux=True)(params["network"], params, returns, sample)
-        grads, metrics, statistics = average((ravel(grads)[0], metrics, statistics))
-        step_size = annealed(hyper["learning_rate"], state.updates, total_updates if settings.anneal else 0)
-        steps, moments = settings.transform(step_size, hyper["max_grad_norm"]).update(grads, state.optimizer, flat)
-        network, updates = unravel(flat + steps), state.updates + 1  # type: ignore[operator]
-        temperature = settings.temperature_after(updates, total_updates)
-        owned = {"network": network, "statistics": statistics, "temperature": temperature}
-        metrics |= {"loss/grad_norm": optax.tree.norm(grads)}
-        return State(moments, updates), owned, Feedback(metrics)
+        return descend(settings, loss, total_updates, state, params, sample)
 
     experience = settings.experience(0, settings.n_step)
     owns = ("network", "statistics", "temperature")
-    learner = Learner(owns, ("settings",), experience, learner_init, update, insert if settings.ranked() else None)
+    ranking = insert if settings.ranked() else None
+    learner = Learner(owns, ("settings",), experience, partial(fresh, settings), update, ranking)
     begun = Remembered(jnp.int32(0))
     return Agent(init, lambda params, rank, key: begun, act, exploit, (*owns, "settings"), {"alphazero": learner})

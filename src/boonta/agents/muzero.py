@@ -10,13 +10,9 @@ from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 
-from boonta.agents.common import annealed
-from boonta.agents.planning import PlannerSettings, State, cross_entropy, frame, masked, over_roots
+from boonta.agents.planning import PlannerSettings, State, cross_entropy, descend, frame, fresh, masked, over_roots
 from boonta.core.agent import Agent, Learner
-from boonta.core.devices import average
-from boonta.core.flat import ravel
 from boonta.core.settings import setting, traced
 from boonta.core.spec import Discrete, Spec
 from boonta.core.types import Array, Extras, Feedback, Key, Params, PyTree, Sample, TimeStep, Trajectory
@@ -134,9 +130,6 @@ def muzero(spec: Spec, settings: Settings, total_updates: int = 0) -> Agent:
         memory, found = plan(params, memory, timestep, jax.random.key(0), jnp.float32(0.0), False)
         return memory, found.action.astype(jnp.int32), found._asdict()
 
-    def learner_init(params: Params) -> State:
-        return State(settings.transform(0.0, 1.0).init(ravel(params["network"])[0]), jnp.int32(0))
-
     def targets(trajectory: Trajectory, value: Array, root: Array) -> tuple[Array, Targets]:
         """The actions, int32 [K], and targets of one window's unroll from this step."""
         return unroll_targets(trajectory.timesteps, trajectory.extras["policy"], value, root, K, dummy)
@@ -206,27 +199,17 @@ def muzero(spec: Spec, settings: Settings, total_updates: int = 0) -> Agent:
 
     def update(state: State, params: Params, sample: Sample, key: Key) -> tuple[State, Params, Feedback]:
         del key
-        hyper = params["settings"]
-        value = jax.vmap(partial(settings.returns, hyper["discount"]))(sample.trajectory)
-        flat, unravel = ravel(params["network"])
-        grads, (metrics, statistics) = jax.grad(loss, has_aux=True)(params["network"], params, value, sample)
-        grads, metrics, statistics = average((ravel(grads)[0], metrics, statistics))
-        step_size = annealed(hyper["learning_rate"], state.updates, total_updates if settings.anneal else 0)
-        steps, moments = settings.transform(step_size, hyper["max_grad_norm"]).update(grads, state.optimizer, flat)
-        network, updates = unravel(flat + steps), state.updates + 1  # type: ignore[operator]
-        temperature = settings.temperature_after(updates, total_updates)
-        owned = {"network": network, "statistics": statistics, "temperature": temperature}
-        if "target" in params:
-            renew = updates % settings.target_interval == 0
-            newest = {"network": network, "statistics": statistics}
-            owned["target"] = jax.tree.map(lambda new, old: jnp.where(renew, new, old), newest, params["target"])
-        metrics |= {"loss/grad_norm": optax.tree.norm(grads)}
-        return State(moments, updates), owned, Feedback(metrics)
+        state, improved, feedback = descend(settings, loss, total_updates, state, params, sample)
+        if settings.target_interval > 1:
+            renew = state.updates % settings.target_interval == 0
+            newest = {name: improved[name] for name in ("network", "statistics")}
+            improved["target"] = jax.tree.map(lambda new, old: jnp.where(renew, new, old), newest, params["target"])
+        return state, improved, feedback
 
     experience = settings.experience(burn_in, K + settings.n_step)
     owns = ("network", "statistics", "temperature", *(("target",) if settings.target_interval > 1 else ()))
     ranking = insert if settings.ranked() else None
-    learner = Learner(owns, ("settings",), experience, learner_init, update, ranking)
+    learner = Learner(owns, ("settings",), experience, partial(fresh, settings), update, ranking)
     return Agent(init, memory, act, exploit, (*owns, "settings"), {"muzero": learner})
 
 

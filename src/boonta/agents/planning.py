@@ -1,16 +1,21 @@
 """What agents that plan share: settings of the network, of the search and of the replay, and how actions are chosen."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
+from boonta.agents.common import annealed
 from boonta.agents.values import explore
 from boonta.core.agent import Experience
+from boonta.core.devices import average
+from boonta.core.flat import ravel
 from boonta.core.settings import setting
-from boonta.core.types import Array, Key, PyTree, Trajectory
+from boonta.core.types import Array, Feedback, Key, Params, PyTree, Sample, Trajectory
 from boonta.nets.planner import Options as NetworkOptions
 from boonta.nets.torso import features, seen
 from boonta.ops.imagined import search_returns
@@ -141,6 +146,32 @@ class State(NamedTuple):
 
     optimizer: optax.OptState
     updates: Array
+
+
+# float32 [] to descend, of (network, params, returns [B, T], sample); metrics, and the network's new statistics
+Loss = Callable[[PyTree, Params, Array, Sample], tuple[Array, tuple[dict[str, Array], PyTree]]]
+
+
+def fresh(settings: PlannerSettings, params: Params) -> State:
+    """Before the first update."""
+    return State(settings.transform(0.0, 1.0).init(ravel(params["network"])[0]), jnp.int32(0))
+
+
+def descend(
+    settings: PlannerSettings, loss: Loss, total_updates: int, state: State, params: Params, sample: Sample
+) -> tuple[State, Params, Feedback]:
+    """One step down the loss: the groups `network`, `statistics` and `temperature` of the parameters."""
+    hyper = params["settings"]
+    returns = jax.vmap(partial(settings.returns, hyper["discount"]))(sample.trajectory)
+    flat, unravel = ravel(params["network"])
+    grads, (metrics, statistics) = jax.grad(loss, has_aux=True)(params["network"], params, returns, sample)
+    grads, metrics, statistics = average((ravel(grads)[0], metrics, statistics))
+    step_size = annealed(hyper["learning_rate"], state.updates, total_updates if settings.anneal else 0)
+    steps, moments = settings.transform(step_size, hyper["max_grad_norm"]).update(grads, state.optimizer, flat)
+    network, updates = unravel(flat + steps), state.updates + 1  # type: ignore[operator]
+    temperature = settings.temperature_after(updates, total_updates)
+    improved = {"network": network, "statistics": statistics, "temperature": temperature}
+    return State(moments, updates), improved, Feedback(metrics | {"loss/grad_norm": optax.tree.norm(grads)})
 
 
 def frame(observation: PyTree) -> Array:
