@@ -121,7 +121,8 @@ def test_a_drill_harms_a_run_that_goes_on(monkeypatch, tmp_path):
     monkeypatch.setattr(stage.Stage, "bar", -1.0)
     monkeypatch.setattr(stage, "ACTORS", 2)
     small = {"run.evaluate_every": 4_000, "run.checkpoint_every": 4_000, "run.log_every": 1_000, "run.eval_episodes": 1}
-    monkeypatch.setattr(stage, "SETTINGS", stage.SETTINGS | small | {"architecture.envs": 24, "agent.hidden": 8})
+    more = {"architecture.envs": 24, "architecture.silence": 60.0, "agent.hidden": 8}
+    monkeypatch.setattr(stage, "SETTINGS", stage.SETTINGS | small | more)
     (row,) = drills.main(["--only", "duplicate", "--out", str(tmp_path)])
     assert row.keys() >= KEYS and row["facts"]["refused"] >= 1
 
