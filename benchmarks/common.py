@@ -270,7 +270,7 @@ def finish(args: argparse.Namespace, rows: list[Row], *tables: Table, remarks: S
     for remark in remarks:
         console.print(remark)
     if args.out or not args.quick:
-        _write((args.out or RESULTS) / f"{args.name}.jsonl", rows)
+        _write((args.out or RESULTS) / f"{args.name}.jsonl", rows, bool(getattr(args, "only", None)))
     if args.json:
         print(json.dumps({"name": args.name, "rows": rows}))
     return rows
@@ -295,12 +295,19 @@ def short(value: float | None) -> str:
     return f"{value:.3g}{unit}"
 
 
-def _write(path: Path, rows: list[Row]) -> None:
+def _write(path: Path, rows: list[Row], some: bool) -> None:
+    """Rows in place of what there was; of only `some` cells, in place of those that are about the same."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    kept: list[Row] = []
     if path.exists():
-        old = json.loads(path.read_text("utf-8").splitlines()[0])
-        notes.print(f"replaces {path.name} of {old['date']}, commit {old['commit'][:12]}")
+        old = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+        new = {row["cell"] for row in rows}
+        kept = [row for row in old if some and row["cell"] not in new]
+        if gone := [row for row in old if row not in kept]:
+            notes.print(
+                f"replaces {len(gone)} rows in {path.name} of {gone[0]['date']}, commit {gone[0]['commit'][:12]}"
+            )
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    beside.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    beside.write_text("".join(json.dumps(row) + "\n" for row in [*kept, *rows]), "utf-8")
     os.replace(beside, path)
     notes.print(f"wrote {len(rows)} rows to {path.name}")

@@ -83,9 +83,17 @@ def test_rows_are_complete_and_replace_the_file(benchmark, monkeypatch, tmp_path
     assert [json.loads(line) for line in (tmp_path / f"{name}.jsonl").read_text().splitlines()] == rows
     captured = capsys.readouterr()
     assert json.loads(captured.out.splitlines()[-1]) == {"name": name, "rows": rows}
-    assert f"replaces {name}.jsonl" in captured.err
+    assert f"replaces {len(rows)} rows in {name}.jsonl" in captured.err
     assert all(row.keys() >= KEYS and row["min"] <= row["median"] <= row["max"] for row in rows)
     assert str(tmp_path) not in rows[0]["command"]
+
+
+def test_some_cells_replace_their_own_rows_alone(tmp_path):
+    one, other = ({"cell": cell, "date": "1", "commit": "c"} for cell in ("one", "other"))
+    path = tmp_path / "results.jsonl"
+    common._write(path, [one, other], some=False)
+    common._write(path, [one | {"date": "2"}], some=True)
+    assert [json.loads(line) for line in path.read_text("utf-8").splitlines()] == [other, one | {"date": "2"}]
 
 
 def test_peers_are_missed_loudly_and_the_fastest_of_ours_is_chosen(monkeypatch, capsys):
