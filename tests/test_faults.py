@@ -4,7 +4,6 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -19,6 +18,7 @@ from boonta.cli import main
 from boonta.core.faults import Broken
 from boonta.experiments import evaluation
 from boonta.experiments.metrics import read_metrics
+from tests.commands import begun
 from tests.faulty import fail
 
 PATIENCE = 120.0
@@ -66,13 +66,6 @@ def words(folder, *more, env="gym:CartPole-v1", steps=1600):
     settings = [word for key, value in tiny.items() for word in ("--set", f"{key}={value}")]
     return ["train", "vtrace", env, "--on", "sebulba", "--config", "none", "--json", "--steps", str(steps),
             "--out", str(folder), *settings, *more]  # fmt: skip
-
-
-def begun(arguments):
-    return subprocess.Popen(
-        [sys.executable, "-m", "boonta", *arguments],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-    )  # fmt: skip
 
 
 def gone(process):

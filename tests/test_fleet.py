@@ -6,8 +6,6 @@ import itertools
 import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 
@@ -31,6 +29,7 @@ from boonta.experiments.metrics import read_metrics
 from boonta.experiments.systems.fleet import _half
 from boonta.replay.windows import windows
 from boonta.transport.inline import Inline
+from tests.commands import begun
 from tests.counter import Counter
 
 PATIENCE = 300.0
@@ -380,13 +379,6 @@ def words(folder, *more, agent="vtrace", env="boonta:catch", steps=4000):
     settings = [word for key, value in tiny.items() for word in ("--set", f"{key}={value}")]
     return ["train", agent, env, "--on", "fleet", "--config", "none", "--json", "--steps", str(steps),
             "--out", str(folder), *settings, *more]  # fmt: skip
-
-
-def begun(arguments):
-    return subprocess.Popen(
-        [sys.executable, "-m", "boonta", *arguments],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-    )  # fmt: skip
 
 
 def ended(process):

@@ -19,7 +19,7 @@ import psutil
 
 from benchmarks import drilled
 from benchmarks.common import Row, parser
-from benchmarks.drilled import Facts, held
+from benchmarks.drilled import Facts, held, recovered
 
 SETTINGS = {
     "agent.batch": 256, "agent.unroll": 8, "agent.capacity": 50_000, "agent.minimum": 1_000, "agent.replay_ratio": 16,
@@ -187,12 +187,7 @@ def main(argv: Sequence[str] | None = None) -> list[Row]:
 
 
 def _held(drill: Callable[[Stage], Facts], folder: Path) -> Facts:
-    stage = Stage(folder)
-    try:
-        facts = drill(stage)
-        return facts if "eval_return_mean" in facts else facts | stage.learned()
-    finally:
-        stage.end()
+    return recovered(Stage(folder), drill)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 
 from benchmarks.common import Row, notes, parser
-from benchmarks.drilled import Facts, held
+from benchmarks.drilled import Facts, held, recovered
 from benchmarks.sebulba.soak import thirds
 from benchmarks.seed.fuzz import Fuzzer
 from benchmarks.seed.stage import ACTORS, ENVS, Stage
@@ -305,12 +305,7 @@ def _allowed() -> dict[str, Callable[[Path], Facts]]:
 
 
 def _held(drill: Callable[[Stage], Facts], agent: str, settings: dict[str, Any], folder: Path) -> Facts:
-    stage = Stage(folder, agent, settings)
-    try:
-        facts = drill(stage)
-        return facts if "eval_return_mean" in facts else facts | stage.learned()
-    finally:
-        stage.end()
+    return recovered(Stage(folder, agent, settings), drill)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ def parser(commands: Mapping[str, Callable[[argparse.Namespace], int]]) -> argpa
 
     train = command("train", "Train an agent; without names PPO, on CartPole, on Anakin.")
     _add_training(train)
-    train.add_argument("--on", metavar="ARCHITECTURE", help="where it runs: anakin, sebulba, seed")
+    train.add_argument("--on", metavar="ARCHITECTURE", help="where it runs: anakin, sebulba, seed, fleet")
     train.set_defaults(place={})
     train.add_argument("--synchronous", action="store_true", help="sebulba: acting waits for every update")
     serve = command("serve", "Train on SEED with environments that come by `boonta actor`, from anywhere.")
