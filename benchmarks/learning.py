@@ -73,6 +73,12 @@ TASKS = {
     "fleet-vtrace-cartpole": Task("vtrace gym:CartPole-v1 --on fleet", 475),
     "fleet-dqn-cartpole": Task("dqn gym:CartPole-v1 --on fleet", 475),
     "fleet-r2d2-blind-cartpole": Task("r2d2 gym:CartPole-v1 --on fleet --set env.hide=[1,3]", 400),
+    "ddpg-pendulum": Task("ddpg gymnax:Pendulum-v1 --seeds 5", -200),
+    "td3-pendulum": Task("td3 gymnax:Pendulum-v1 --seeds 5", -200),
+    "sac-pendulum": Task("sac gymnax:Pendulum-v1 --seeds 5", -200),
+    "split-ddpg-pendulum": Task("ddpg gym:Pendulum-v1 --on split", -200, 5),
+    "split-td3-pendulum": Task("td3 gym:Pendulum-v1 --on split", -200, 5),
+    "split-sac-pendulum": Task("sac gym:Pendulum-v1 --on split", -200, 5),
     "sebulba-vtrace-breakout": Task("vtrace ale:Breakout --on sebulba --steps 5000000", 30),
 }
 

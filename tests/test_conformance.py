@@ -1,6 +1,7 @@
 """Every agent on every architecture: the same seed and frozen parameters make the same experience."""
 
 import contextlib
+import dataclasses
 import functools
 import threading
 
@@ -10,10 +11,11 @@ import numpy as np
 import pytest
 
 from boonta import envs
-from boonta.agents import alphazero, dqn, muzero, ppo, r2d2, vtrace
+from boonta.agents import alphazero, ddpg, dqn, muzero, ppo, r2d2, sac, td3, vtrace
 from boonta.architectures import anakin, fleet_roles, sebulba, seed, seed_inference, seed_threads
 from boonta.architectures.batching import Closed
 from boonta.architectures.sebulba_threads import Plan, Threads
+from boonta.architectures.turns import together
 from boonta.core import acting, devices, random
 from boonta.core.host import Workers
 from boonta.core.trace import Trace
@@ -26,6 +28,8 @@ SEQUENCES = {"length": 2 * LENGTH, "period": LENGTH, "burn_in": LENGTH, "replay_
 
 PLANNING = {"body": "mlp", "width": 16, "head": 16, "simulations": 4}
 SMALL = {"body": "resnet", "channels": 4, "blocks": (1, 1, 0), "search": "puct", "history": 1}
+
+CRITICS = {"hidden": (8,), "value_batch": ENVS, "policy_batch": ENVS}
 
 # name: agent's factory and settings, environment
 TABLE = {
@@ -40,6 +44,9 @@ TABLE = {
     "muzero": (muzero.muzero, muzero.Settings, {**PLANNING, "history": 2, "explore": 0.2}, "pgx:tic_tac_toe"),
     "muzero, images": (muzero.muzero, muzero.Settings, {**PLANNING, **SMALL}, "gymnax:Breakout-MinAtar"),
     "alphazero": (alphazero.alphazero, alphazero.Settings, PLANNING, "pgx:tic_tac_toe"),
+    "ddpg": (ddpg.ddpg, ddpg.Settings, {**CRITICS, "noise_correlation": 0.7}, "gymnax:Pendulum-v1"),
+    "td3": (td3.td3, td3.Settings, {**CRITICS, "n_step": 2}, "gymnax:MountainCarContinuous-v0"),
+    "sac": (sac.sac, sac.Settings, {**CRITICS, "normalize_observations": True}, "gymnax:Pendulum-v1"),
     "r2d2": (r2d2.r2d2, r2d2.Settings, {"hidden": (8,), "core_size": 8, "head": 8, **SEQUENCES}, "boonta:tmaze"),
 }
 
@@ -47,8 +54,11 @@ TABLE = {
 def made(name):
     factory, settings, values, env = TABLE[name]
     environment = envs.make(env, **({"model": True} if name == "alphazero" else {}))
-    frozen = {"batch": ENVS, "learning_rate": 0.0} | ({"unroll": LENGTH} if "period" not in values else {})
-    return factory(environment.spec, settings(**frozen | values)), environment
+    frozen = {"batch": ENVS, "learning_rate": 0.0, "value_learning_rate": 0.0, "policy_learning_rate": 0.0}
+    frozen |= {"unroll": LENGTH} if "period" not in values else {}
+    known = {field.name for field in dataclasses.fields(settings)}
+    frozen = {name: value for name, value in frozen.items() if name in known}
+    return together(factory(environment.spec, settings(**frozen | values))), environment
 
 
 def on_anakin(agent, environment):

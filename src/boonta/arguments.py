@@ -24,7 +24,7 @@ def parser(commands: Mapping[str, Callable[[argparse.Namespace], int]]) -> argpa
 
     train = command("train", "Train an agent; without names PPO, on CartPole, on Anakin.")
     _add_training(train)
-    train.add_argument("--on", metavar="ARCHITECTURE", help="where it runs: anakin, sebulba, seed, fleet")
+    train.add_argument("--on", metavar="ARCHITECTURE", help="where it runs: anakin, sebulba, seed, fleet, split")
     train.set_defaults(place={})
     train.add_argument("--synchronous", action="store_true", help="sebulba: acting waits for every update")
     serve = command("serve", "Train on SEED with environments that come by `boonta actor`, from anywhere.")
@@ -59,6 +59,14 @@ def parser(commands: Mapping[str, Callable[[argparse.Namespace], int]]) -> argpa
         "--patience", metavar="SECONDS", type=float, default=300.0, help="without a server (default: 300)"
     )
     _add_security(actor, "the server's certificates must be signed by")
+
+    worker = command("split-worker", "Be one process of a run on split.")
+    worker.add_argument("--role", metavar="ROLE/I", required=True, help="environment/I, or a learner such as value/I")
+    worker.add_argument("--transport", metavar="shm:FD", required=True, help="what the run's processes share")
+    worker.add_argument("--config", metavar="FILE", type=Path, required=True, help="the run's config.toml")
+    worker.add_argument("--life", metavar="N", type=int, default=0, help="of its environments (default: 0)")
+    for name, kind in {"coordinator": str, "processes": int, "process": int}.items():
+        worker.add_argument(f"--{name}", type=kind, help="of the processes that share a learner")
 
     evaluate = command("eval", "Evaluate a run: greedy episodes.")
     evaluate.add_argument("run", type=Path)
@@ -147,6 +155,7 @@ def _add_training(sub: argparse.ArgumentParser) -> None:
         "--cluster", metavar="ADDRESS", nargs="?", const="auto",
         help="fleet: of a Ray cluster (default: the one that this machine is part of)",
     )  # fmt: skip
+    sub.add_argument("--transport", metavar="WHAT", help="split: what carries experience and parameters: shm")
     sub.add_argument("--learners", metavar="DEVICES", help="sebulba, seed: devices that learn, likewise")
     sub.add_argument("--trace", metavar="FILE", help="sebulba, seed: write a timeline of all threads")
     sub.add_argument("--on-nan", choices=("stop", "drop", "ignore"), help="what to do about what is not finite")

@@ -87,6 +87,19 @@ def _serve(args: argparse.Namespace) -> int:
     return _train(args)
 
 
+def _split_worker(args: argparse.Namespace) -> int:
+    process.tie()
+    from boonta.experiments import config as configuration
+    from boonta.experiments.systems.split import work
+
+    kind, _, descriptor = args.transport.partition(":")
+    if kind != "shm" or not descriptor.isdigit():
+        raise ValueError(f"--transport must be shm:FD, got {args.transport!r}")
+    hosts = process.Hosts(args.coordinator, args.processes, args.process)
+    work(configuration.load(args.config), args.role, int(descriptor), args.life, hosts)
+    return 0
+
+
 def _train(args: argparse.Namespace) -> int:
     from boonta.experiments import claim
     from boonta.experiments import config as configuration
@@ -100,7 +113,7 @@ def _train(args: argparse.Namespace) -> int:
         assignments.append(f"architecture.devices={0 if args.devices == 'auto' else args.devices}")
         if args.devices == "auto" and architecture == "sebulba":
             assignments.append("architecture.measure=true")
-    for key in ("actors", "inference", "learners", "trace", "cluster"):
+    for key in ("actors", "inference", "learners", "trace", "cluster", "transport"):
         if getattr(args, key) is not None:
             assignments.append(f"architecture.{key}={getattr(args, key)}")
     if args.synchronous:
@@ -341,8 +354,8 @@ def _value(text: str) -> Any:
 
 
 COMMANDS = {
-    "train": _train, "serve": _serve, "actor": _actor, "eval": _eval, "watch": _watch, "match": _match,
-    "play": _play,
+    "train": _train, "serve": _serve, "actor": _actor, "split-worker": _split_worker,
+    "eval": _eval, "watch": _watch, "match": _match, "play": _play,
     "report": _report, "list": _list, "bench": _bench, "doctor": _doctor,
 }  # fmt: skip
 

@@ -16,7 +16,15 @@ from boonta.ops import normalizer
 
 
 @dataclass(frozen=True)
-class TorsoSettings:
+class RewardSettings:
+    """Rewards as the loss sees them."""
+
+    reward_scale: float = setting(1.0, "multiplies rewards in the loss; reported returns stay true")
+    reward_clip: float | None = setting(None, "clips scaled rewards in the loss to [-c, c]; none for no limit", low=0.0)
+
+
+@dataclass(frozen=True)
+class TorsoSettings(RewardSettings):
     """The network's common part, and what it is fed."""
 
     body: Body = setting(
@@ -31,8 +39,6 @@ class TorsoSettings:
     core_size: int = setting(128, "width of the memory", low=1)
     previous: bool = setting(False, "feed the previous action and reward to the memory")
     initial: Init = setting("orthogonal", "how kernels are made: orthogonal, or glorot (uniform)")
-    reward_scale: float = setting(1.0, "multiplies rewards in the loss; reported returns stay true")
-    reward_clip: float | None = setting(None, "clips scaled rewards in the loss to [-c, c]; none for no limit", low=0.0)
 
     def options(self) -> Options:
         """The torso's."""
@@ -71,7 +77,7 @@ def include(statistics: PyTree, trajectory: Trajectory) -> PyTree:
     """
     observation = seen(trajectory.timesteps.observation)
     images = any(x.dtype == jnp.uint8 for x in jax.tree.leaves(observation))
-    count = 1 if images else trajectory.timesteps.reward.shape[1] - 1
+    count = 1 if images else jax.tree.leaves(observation)[0].shape[1] - 1
     some = features(jax.tree.map(lambda x: x[:, :count].reshape(-1, *x.shape[2:]), observation))
     return normalizer.update(statistics, some, jnp.ones(batch_size(some), jnp.float32))
 
@@ -87,7 +93,7 @@ def annealed(rate: Array, updates: Array, total: int) -> Array:
     return rate * jnp.maximum(1.0 - updates / total, 0.0) if total else rate
 
 
-def shape_reward(settings: TorsoSettings, reward: Array) -> Array:
+def shape_reward(settings: RewardSettings, reward: Array) -> Array:
     """Rewards as the loss sees them, same shape."""
     reward = reward * settings.reward_scale
     return reward if settings.reward_clip is None else jnp.clip(reward, -settings.reward_clip, settings.reward_clip)

@@ -252,7 +252,10 @@ def unroll_of(agent: Agent) -> int:
     for name, learner in agent.learners.items():
         wanted = learner.experience
         if wanted.view is not None:
-            raise ValueError(f"{name}'s experience.view must be None where learning is fused")
+            raise ValueError(
+                f"{name}'s experience.view must be None where learning is fused; architectures.turns.together "
+                "makes one learner of those that share a replay"
+            )
         if wanted.capacity:
             continue
         plain = Experience(wanted.length, wanted.batch)

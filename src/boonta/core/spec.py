@@ -43,12 +43,22 @@ class Continuous(NamedTuple):
 
     def scale(self, unit: Array) -> Array:
         """An action [..., *shape] from units of half the box, [..., d]; unbounded dimensions keep their units."""
+        middle, half = self._box()
+        scaled = middle + half * unit.reshape(*unit.shape[:-1], *self.shape)  # type: ignore[operator]
+        return scaled.astype(np.float32)  # type: ignore[return-value]
+
+    def unit(self, action: Array) -> Array:
+        """The inverse of `scale`: [..., *shape] -> [..., d]."""
+        middle, half = self._box()
+        units = (action - middle) / np.where(half > 0, half, np.float32(1.0))
+        return units.reshape(*units.shape[: units.ndim - len(self.shape)], -1)
+
+    def _box(self) -> tuple[np.ndarray, np.ndarray]:
+        """Its middle, and half its width; 0 and 1 where it has no bounds."""
         low, high = np.asarray(self.low, np.float32), np.asarray(self.high, np.float32)
         bounded = np.isfinite(low) & np.isfinite(high)
         low, high = np.where(bounded, low, -1.0), np.where(bounded, high, 1.0)
-        middle, half = (low + high) / 2, (high - low) / 2
-        scaled = middle + half * unit.reshape(*unit.shape[:-1], *self.shape)  # type: ignore[operator]
-        return scaled.astype(np.float32)  # type: ignore[return-value]
+        return (low + high) / 2, (high - low) / 2
 
 
 class Spec(NamedTuple):

@@ -13,13 +13,16 @@ from boonta.core.settings import nearest
 
 AGENTS = {
     "alphazero": "boonta.agents.alphazero:alphazero",
+    "ddpg": "boonta.agents.ddpg:ddpg",
     "dqn": "boonta.agents.dqn:dqn",
     "muzero": "boonta.agents.muzero:muzero",
     "ppo": "boonta.agents.ppo:ppo",
     "r2d2": "boonta.agents.r2d2:r2d2",
+    "sac": "boonta.agents.sac:sac",
+    "td3": "boonta.agents.td3:td3",
     "vtrace": "boonta.agents.vtrace:vtrace",
 }
-ARCHITECTURES = ("anakin", "sebulba", "seed", "fleet")
+ARCHITECTURES = ("anakin", "sebulba", "seed", "fleet", "split")
 FAMILIES = ("boonta", "gymnax", "ale", "dm", "gym", "minatar", "openspiel", "pgx")  # of environments
 
 

@@ -37,7 +37,7 @@ class Run:
 class Anakin:
     """Where Anakin runs."""
 
-    envs: int = setting(0, "environments over all devices; 0 for as many as the agent's batch", low=0)
+    envs: int = setting(0, "environments over all devices; 0 for the agent's batch, at most 64 with replay", low=0)
     devices: int = setting(
         0, "devices; 0 for all, of which a CPU has one per core while each gets 16 environments", low=0
     )
@@ -77,7 +77,9 @@ class Sebulba:
 class Seed:
     """Where SEED runs, on each host, and who may connect."""
 
-    envs: int = setting(0, "environments over all actors and hosts; 0 for the agent's batch", low=0)
+    envs: int = setting(
+        0, "environments over all actors and hosts; 0 for the agent's batch, at most 64 with replay", low=0
+    )
     local: bool = setting(True, "start actor processes of its own; otherwise environments come by `boonta actor`")
     actors: int = setting(
         0,
@@ -92,7 +94,9 @@ class Seed:
     )
     maximum: int = setting(0, "environments of a batch, and of a client; 0 for all of an inference device", low=0)
     deadline: float = setting(0.01, "seconds that a batch waits", low=0.0)
-    chunk: int = setting(0, "trajectories that the learner takes together; 0 for the agent's batch", low=0)
+    chunk: int = setting(
+        0, "trajectories taken from actors together; 0 for the agent's batch, at most 64 with replay", low=0
+    )
     ahead: int = setting(1, "chunks that may lie ready before actors wait for the learner", low=1)
     prefetch: int = setting(2, "samples that are drawn from replay before they are asked for", low=1)
     drawers: int = setting(1, "threads that draw from replay", low=1)
@@ -159,4 +163,28 @@ class Fleet:
     testing_gpus: float = setting(0.0, "its accelerators", low=0.0)
 
 
-ARCHITECTURES = {"anakin": Anakin, "sebulba": Sebulba, "seed": Seed, "fleet": Fleet}
+@dataclass(frozen=True)
+class Split:
+    """Who there is in a split run, and how far apart they may be."""
+
+    environments: int = setting(1, "processes that act in environments", low=1)
+    envs: int = setting(1, "environments of each", low=1)
+    value_processes: int = setting(1, "processes of each learner but the policy's, which share its batch", low=1)
+    devices: int = setting(1, "devices of a learner's process, virtual ones on a CPU", low=1)
+    transport: str = setting("shm", "what carries experience and parameters: shm, the memory of this machine")
+    free_running: bool = setting(False, "nobody waits for anybody, and counts go as fast as each can")
+    band: float = setting(0.0, "updates that learners may be behind; 0 for the least", low=0.0)
+    publish: int = setting(1, "updates between the parameters that others see", low=1)
+    compress: bool = setting(False, "keep observations in replay compressed")
+    restarts: int = setting(3, "how often processes may be replaced before the run fails", low=0)
+    timeout: float = setting(
+        120.0, "seconds after which a process that does not move is replaced; it has 600 to begin", low=1.0
+    )
+    workers: Literal["auto", "serial", "threads", "processes"] = setting("serial", "what steps Python environments")
+    worker_count: int = setting(
+        0, "threads or processes for that, and threads of the pool of ale; 0: one per core", low=0
+    )
+    worker_timeout: float = setting(60.0, "seconds that a worker process or thread may take to answer", low=0.1)
+
+
+ARCHITECTURES = {"anakin": Anakin, "sebulba": Sebulba, "seed": Seed, "fleet": Fleet, "split": Split}

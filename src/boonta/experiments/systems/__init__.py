@@ -24,6 +24,10 @@ def build(config: Config) -> System:
         from boonta.experiments.systems.fleet import Fleet
 
         return Fleet(config)
+    if config.architecture == "split":
+        from boonta.experiments.systems.split import Split
+
+        return Split(config)
     from boonta.experiments.systems.anakin import Anakin
 
     return Anakin(config)

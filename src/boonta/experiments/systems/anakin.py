@@ -13,6 +13,7 @@ from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 
 from boonta import envs
 from boonta.architectures import anakin
+from boonta.architectures.turns import together
 from boonta.core import devices, random
 from boonta.core.environment import Environment, check
 from boonta.core.types import Params, PyTree
@@ -22,7 +23,7 @@ from boonta.experiments.config import Config
 from boonta.experiments.devices import describe, take
 from boonta.experiments.evaluation import Film, Scores
 from boonta.experiments.replays import Arrays, put_back, taken
-from boonta.experiments.systems.protocol import done, replaying
+from boonta.experiments.systems.protocol import done, fitting, replaying
 
 ENVS_PER_DEVICE = 16  # fewer, and two CPU devices are slower than one
 
@@ -43,16 +44,16 @@ class Anakin:
         self.environment, self.spec = environment, environment.spec
         entry = registry.agent(config.agent)
         self.members = configuration.members(config)
-        agent = entry.factory(self.spec, config.agent_settings)
+        agent = together(entry.factory(self.spec, config.agent_settings))
         batches = [learner.experience.batch for learner in agent.learners.values()]
-        count = config.architecture_settings.envs or max(batches)
+        count = config.architecture_settings.envs or fitting(agent)
         chosen = _devices(config.architecture_settings.devices, [count, *batches], len(self.members))
         across = int(np.gcd(len(self.members), len(chosen)))
         shards = len(chosen) // across
         unit = anakin.make(agent, environment, count, shards)
         self.iterations = configuration.iterations(config, unit.steps_per_iteration, unit.updates_per_iteration)
         total = self.iterations * unit.updates_per_iteration
-        self.agent = entry.factory(self.spec, config.agent_settings, total_updates=total)
+        self.agent = together(entry.factory(self.spec, config.agent_settings, total_updates=total))
         self.unit = anakin.make(self.agent, environment, count, shards)
         self.steps: float = unit.steps_per_iteration
         self.updates = unit.updates_per_iteration

@@ -31,7 +31,7 @@ from boonta.experiments.evaluation import Scores
 from boonta.experiments.machine import cores
 from boonta.experiments.replays import Arrays
 from boonta.experiments.systems.hosted import RESUMED, Hosted, rows
-from boonta.experiments.systems.protocol import Failed, Idle
+from boonta.experiments.systems.protocol import Failed, Idle, fitting
 from boonta.experiments.tables import Fleet as Options
 from boonta.replay.windows import pace, windows
 
@@ -45,7 +45,7 @@ class Fleet(Hosted):
         if config.architecture_settings.crew == "ray":
             jax.config.update("jax_platforms", "cpu")  # accelerators are the members'
         super().__init__(config)
-        self.config, self.options = config, config.architecture_settings
+        self.options = config.architecture_settings
         self.workers = Workers(self.options.workers, self.options.worker_count, self.options.worker_timeout)
         self.player = jax.devices()[0]
         self.plan, self.steps, self.updates, self.before = self._planned()
@@ -161,7 +161,7 @@ class Fleet(Hosted):
         """The plan; steps and updates of an iteration, and steps before the first."""
         options: Options = self.options
         workers = options.training_workers or cores()
-        envs = options.envs or max(max(self.batches) // workers, 1)
+        envs = options.envs or max(fitting(self.agent) // workers, 1)
         gpus = {"replay": 0.0} | {r: getattr(options, f"{r}_gpus") for r in fleet.ROLES if r != "replay"}
         plan = Plan(
             workers, envs, ahead=options.ahead, publish=options.publish, compress=options.compress,

@@ -15,8 +15,10 @@ import numpy as np
 
 from boonta import envs
 from boonta.architectures import learner
+from boonta.architectures.turns import together
 from boonta.core import episodes as counting
 from boonta.core import random
+from boonta.core.agent import Agent
 from boonta.core.environment import Environment
 from boonta.core.faults import Broken, Budget, Guard
 from boonta.core.host import Workers
@@ -53,6 +55,7 @@ class Hosted:
     workers = Workers()
 
     def __init__(self, config: Config) -> None:
+        self.config = config
         made = envs.make(config.env, **config.env_settings)
         self.environment = made if isinstance(made, Environment) else None
         self.host = serve(made) if isinstance(made, Environment) else made
@@ -64,7 +67,6 @@ class Hosted:
             )
         self.seed = self.members[0].seed
         self.drop = config.run.on_nan == "drop"
-        self.make_agent = partial(registry.agent(config.agent).factory, self.spec, config.agent_settings)
         self.agent = self.make_agent()
         self.batches = [one.experience.batch for one in self.agent.learners.values()]
         self.greedy = evaluation.Greedy(self.agent)
@@ -74,6 +76,11 @@ class Hosted:
         self._closing = False
         self._began: dict[str, float] = {}
         self._pace = 1  # iterations between the moments in which hosts ask one another
+
+    def make_agent(self, total_updates: int = 0) -> Agent:
+        """The agent, its learners as they are where they all learn in one place."""
+        factory = registry.agent(self.config.agent).factory
+        return together(factory(self.spec, self.config.agent_settings, total_updates=total_updates))
 
     def at(self, iterations: int) -> int:
         return int(iterations * self.steps)

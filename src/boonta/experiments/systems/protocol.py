@@ -157,6 +157,12 @@ def replaying(agent: Agent) -> bool:
     return any(learner.experience.capacity for learner in agent.learners.values())
 
 
+def fitting(agent: Agent) -> int:
+    """Environments where none are asked for: as many as the agent's batch, but with replay not too many for a host."""
+    batch = max(learner.experience.batch for learner in agent.learners.values())
+    return min(batch, 64) if replaying(agent) else batch
+
+
 def done(value: Any) -> "Future[Any]":
     """A future that is there already."""
     future: Future[Any] = Future()

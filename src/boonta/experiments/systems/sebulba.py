@@ -21,7 +21,7 @@ from boonta.experiments.config import Config
 from boonta.experiments.devices import describe
 from boonta.experiments.systems import placement
 from boonta.experiments.systems.hosted import RESUMED, Hosted, rows, timeline
-from boonta.experiments.systems.protocol import Failed
+from boonta.experiments.systems.protocol import Failed, fitting
 from boonta.experiments.tables import Sebulba as Options
 
 
@@ -82,7 +82,7 @@ class Sebulba(Hosted):
 
     def _envs(self, threads: int) -> int:
         """Environments of each of so many threads of a host."""
-        return self.options.envs or max(max(self.batches) // (threads * jax.process_count()), 1)
+        return self.options.envs or max(fitting(self.agent) // (threads * jax.process_count()), 1)
 
     def _divides(self, envs: int, learners: int) -> bool:
         """Whether so many learner devices of a host can share what threads with so many environments make."""

@@ -33,7 +33,7 @@ from boonta.experiments.machine import cores
 from boonta.experiments.replays import Arrays
 from boonta.experiments.systems import placement
 from boonta.experiments.systems.hosted import RESUMED, Hosted, rows, timeline
-from boonta.experiments.systems.protocol import Failed, Idle
+from boonta.experiments.systems.protocol import Failed, Idle, fitting
 from boonta.experiments.tables import Seed as Options
 from boonta.replay.host import HostReplay
 from boonta.replay.limiter import Limiter
@@ -56,8 +56,8 @@ class Seed(Hosted):
         self.options: Options = config.architecture_settings
         options, hosts = self.options, jax.process_count()
         self.name, self.settings = config.env, config.env_settings
-        size = options.chunk or max(self.batches)
-        envs = options.envs or max(self.batches)
+        size = options.chunk or fitting(self.agent)
+        envs = options.envs or fitting(self.agent)
         shared = max(self.batches) if self.replaying else size  # what learner devices share
         divides = lambda inference, learners: shared % learners == 0 and envs % inference == 0  # noqa: E731
         inference, learners = placement.asked(options, divides)

@@ -1,0 +1,265 @@
+"""Split (Brooks et al., "Off-Policy Reinforcement Learning that Prioritizes Value Function Improvement for Speedup").
+
+    environment 0 ─┐                ┌─▶ value 0, 1, ... ──critics──┐
+    environment 1 ─┼──experience────┤        ▲                     │
+    environment 2 ─┘                └─▶    policy ◀────────────────┘
+          ▲                                  │
+          └──────────── policy ──────────────┴──policy──▶ value
+
+Processes that act and processes that learn, none of which waits for another but where a count would get too far ahead
+(`split_pace`). What they pass on lies in an exchange (`core.exchange`); who they are is in `split_roles`. Here is who
+starts them, looks after them, and stops the counts where the run wants to look.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import numpy as np
+
+from boonta.architectures.learner import State
+from boonta.architectures.split_roles import GO, LIMIT, SAVE, STOP, ActorTold, LearnerTold, Wiring
+from boonta.core import random
+from boonta.core.exchange import Exchange
+from boonta.core.types import Params, PyTree
+
+LOOK = 0.02  # seconds between looks
+BEGINNING = 600.0  # seconds that a process may take before its first move
+ENDING = 10.0  # seconds that processes have to end
+USAGE = 2  # exit status of a process that was asked for what cannot be
+
+Arrays = dict[str, np.ndarray]
+
+
+class Failed(Exception):
+    """The run cannot go on; the message says why."""
+
+
+class Process(Protocol):
+    """One that was started."""
+
+    def poll(self) -> int | None:
+        """Its exit status; None while it runs."""
+        ...
+
+    def kill(self) -> None:
+        """End it, whatever it is doing."""
+        ...
+
+    def wait(self, timeout: float) -> Any:
+        """Until it has ended.
+
+        Raises:
+            Exception: it has not, after so many seconds.
+        """
+        ...
+
+
+Begin = Callable[[list[str], int], Sequence[Process]]  # roles that begin together, and the life of their environments
+
+
+class Told(NamedTuple):
+    """What processes told in a stage, by role."""
+
+    actors: dict[str, list[ActorTold]]
+    learners: dict[str, list[LearnerTold]]
+
+
+class _Post:
+    """Roles that live and die together, and the processes that have them."""
+
+    def __init__(self, roles: list[str]) -> None:
+        self.roles = roles
+        self.processes: Sequence[Process] = []
+        self.beats: dict[str, int] = {}
+        self.since = 0.0
+        self.lives = 0
+
+
+class Split:
+    """The driver's side.
+
+    Args:
+        wiring: Wiring.
+        exchange: Exchange.
+        begin: starts processes.
+        restarts: how often processes may be replaced before the run fails.
+        timeout: seconds after which a process that does not move is replaced.
+        life: of the environments, at first.
+    """
+
+    def __init__(
+        self, wiring: Wiring, exchange: Exchange, begin: Begin, restarts: int, timeout: float, life: int = 0
+    ) -> None:
+        self.wiring, self.exchange, self.restarts, self.timeout, self.life = wiring, exchange, restarts, timeout, life
+        self.spent = 0
+        self._begin, self._notices = begin, []
+        plan = wiring.plan
+        self._posts = [_Post([role]) for role in plan.roles() if role.startswith("environment/")]
+        self._posts += [_Post([f"{name}/{i}" for i in range(n)]) for name, n in plan.members.items()]
+        self._read = dict.fromkeys(plan.roles(), 0)
+        self._stage = 0
+
+    def restore(self, states: dict[str, State], arrays: Arrays | None, made: int) -> None:
+        """Go on from these; before `start`.
+
+        Args:
+            states: the learners', keys as bare numbers.
+            arrays: what `arrays` gave; None for no experience.
+            made: pieces that each process of environments had made.
+        """
+        wiring, exchange = self.wiring, self.exchange
+        for name, state in states.items():
+            updates, bare = int(state.updates), jax.device_get(random.without_keys(state))
+            exchange.publish(f"state/{name}", updates, wiring.states[name].pack(bare))
+            owned = {group: bare.params[group] for group in wiring.agent.learners[name].owns}
+            exchange.publish(f"params/{name}", updates, wiring.params[name].pack(owned))
+            exchange.put(f"updates/{name}", updates)
+        for i in range(wiring.plan.workers):
+            nothing = np.zeros((0, wiring.pieces.nbytes), np.uint8)
+            begin, data = (int(arrays[f"begin/{i}"]), arrays[f"pieces/{i}"]) if arrays else (made, nothing)
+            exchange.restore(f"pieces/{i}", begin, data)
+
+    def start(self) -> None:
+        """Set the processes going."""
+        for post in self._posts:
+            self._start(post)
+
+    def steps(self) -> int:
+        """Environment steps made so far."""
+        return self.wiring.steps(self.exchange)
+
+    def stage(self, steps: int, asked: Callable[[], bool]) -> Told:
+        """Let all go on until there are so many environment steps in all, and the updates that go with them.
+
+        Asked to end, they stop at the next number of steps that all environments have made alike.
+
+        Raises:
+            Failed: processes died too often.
+        """
+        exchange, told = self.exchange, Told({}, {})
+        self._stage += 1
+        exchange.put(LIMIT, steps)
+        exchange.put(GO, self._stage)
+        ending = False
+        while not self._settled(steps):
+            self.look_after()
+            self._hear(told)
+            if not ending and (ending := asked()):
+                steps = min(steps, self._soonest())
+                exchange.put(LIMIT, steps)
+            time.sleep(LOOK)
+        exchange.put(SAVE, self._stage)
+        while not self._saved():
+            self.look_after()
+            time.sleep(LOOK)
+        self._hear(told)
+        return told
+
+    def states(self) -> dict[str, State]:
+        """What the learners are, at the end of a stage; keys as bare numbers."""
+        found = {}
+        for name, packing in self.wiring.states.items():
+            there = self.exchange.newest(f"state/{name}", -1)
+            assert there is not None
+            found[name] = packing.unpack(there[1])
+        return found
+
+    def arrays(self) -> Arrays:
+        """What is in the logs of experience, at the end of a stage."""
+        found = {}
+        for i in range(self.wiring.plan.workers):
+            length = self.exchange.length(f"pieces/{i}")
+            kept = self.wiring.layout.logs[f"pieces/{i}"][1]
+            entries = self.exchange.read(f"pieces/{i}", max(length - kept, 0), kept)
+            found |= {f"pieces/{i}": entries.data, f"begin/{i}": np.asarray(length - len(entries.data))}
+        return found
+
+    def told(self) -> list[str]:
+        """What has happened since the last call."""
+        notices, self._notices = self._notices, []
+        return notices
+
+    def close(self) -> None:
+        """End all processes."""
+        self.exchange.put(STOP, 1)
+        until = time.monotonic() + ENDING
+        processes = [process for post in self._posts for process in post.processes]
+        while any(process.poll() is None for process in processes) and time.monotonic() < until:
+            time.sleep(LOOK)
+        for process in processes:
+            if process.poll() is None:
+                process.kill()
+                process.wait(ENDING)
+
+    def _settled(self, steps: int) -> bool:
+        """Whether all have come as far as they may."""
+        wiring, made = self.wiring, self.steps()
+        if made < steps:
+            return False
+        pace, totals = wiring.plan.pace, self.exchange.totals()
+        return pace.free or not any(
+            pace.may_update(name, made, totals[f"updates/{name}"]) for name in wiring.agent.learners
+        )
+
+    def _saved(self) -> bool:
+        totals = self.exchange.totals()
+        return all(totals[f"saved/{name}"] == self._stage for name in self.wiring.agent.learners)
+
+    def _soonest(self) -> int:
+        """Steps that all environments can still stop at."""
+        workers = self.wiring.plan.workers
+        most = max(self.exchange.length(f"pieces/{i}") for i in range(workers))
+        return (most + 1) * workers * self.wiring.each
+
+    def _start(self, post: _Post) -> None:
+        totals = self.exchange.totals()
+        post.beats = {role: totals[f"beat/{role}"] for role in post.roles}
+        post.since = time.monotonic() + BEGINNING
+        post.processes = self._begin(post.roles, self.life + post.lives)
+        post.lives += 1
+
+    def look_after(self) -> None:
+        """Replace who died, or does not move."""
+        totals, now = self.exchange.totals(), time.monotonic()
+        for post in self._posts:
+            codes = [process.poll() for process in post.processes]
+            dead = [(role, code) for role, code in zip(post.roles, codes, strict=True) if code is not None]
+            beats = {role: totals[f"beat/{role}"] for role in post.roles}
+            if any(beats[role] != post.beats[role] for role in post.roles):
+                post.since = now
+            post.beats = beats
+            still = now - post.since > self.timeout
+            if not dead and not still:
+                continue
+            why = f"exit status {dead[0][1]}" if dead else f"no move in {self.timeout:g} s"
+            who = dead[0][0] if dead else post.roles[0]
+            if any(code == USAGE for _, code in dead):
+                raise Failed(f"{who} died ({why}), which another could not do better")
+            if self.spent == self.restarts:
+                raise Failed(f"{who} died ({why}), after {self.spent} restarts (architecture.restarts)")
+            self.spent += 1
+            self._notices.append(f"{who} died ({why}) and is replaced ({self.spent} of {self.restarts})")
+            for process in post.processes:
+                if process.poll() is None:
+                    process.kill()
+                process.wait(ENDING)
+            self._start(post)
+
+    def _hear(self, told: Told) -> None:
+        for role, begin in self._read.items():
+            entries = self.exchange.read(f"told/{role}", begin, 1 << 20)
+            self._read[role] = entries.following
+            kind: dict[str, list[Any]] = told.actors if role.startswith("environment/") else told.learners  # type: ignore[assignment]
+            for data in entries.data:
+                kind.setdefault(role, []).append(self.wiring.told(role, data))
+
+
+def params(states: dict[str, State], agent: Any) -> Params:
+    """All groups, each from who owns it; of those that nobody owns, any."""
+    first = next(iter(states.values()))
+    whole: PyTree = dict(first.params)
+    for name, state in states.items():
+        whole |= {group: state.params[group] for group in agent.learners[name].owns}
+    return whole

@@ -1,0 +1,434 @@
+"""Who there is in a split run: processes that act, and processes that learn. Each looks, moves if it may, and tells.
+
+None calls another: all they know of one another is in the exchange. What each needs to go on after it was killed is
+there too, so a process that takes its place begins with a look.
+"""
+
+import time
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from boonta.architectures import sebulba
+from boonta.architectures.fleet_roles import Make, Rollout
+from boonta.architectures.learner import State, metric_names, sample_like, sampled, sampled_updater, starter
+from boonta.architectures.split_pace import Pace
+from boonta.architectures.turns import together
+from boonta.core import acting, devices, nests, random
+from boonta.core.agent import Agent
+from boonta.core.episodes import Finished, merge_all
+from boonta.core.exchange import Exchange, Layout
+from boonta.core.host import Workers
+from boonta.core.spec import Spec
+from boonta.core.types import Params, PyTree, Trajectory
+from boonta.replay.host import HostReplay
+from boonta.replay.windows import windows
+from boonta.transport.packing import Packing
+
+TELL = 0.1  # seconds between what a process tells of itself
+TOLD = 1024  # entries of that which are kept
+MOST = 256  # entries of experience that are read at a time
+LIMIT, GO, SAVE, STOP = "limit", "go", "save", "stop"  # the driver's totals: steps; stages begun, and ended; the end
+
+
+class Plan(NamedTuple):
+    """Who there is.
+
+    Attributes:
+        workers: processes that act.
+        envs: environments of each, E.
+        members: processes of each learner, by name; those of one share its batch.
+        pace: Pace.
+        capacity: windows that replay keeps.
+        publish: updates between published parameters.
+        seed: of the run.
+        overrides: settings in place of the agent's, of the parameter group `settings`.
+        finite: whether an observation or reward that is not finite is a fault.
+        simulators: what steps environments.
+    """
+
+    workers: int
+    envs: int
+    members: dict[str, int]
+    pace: Pace
+    capacity: int
+    publish: int = 1
+    seed: int = 0
+    overrides: Mapping[str, float] = {}
+    finite: bool = False
+    simulators: Workers = Workers()
+
+    def roles(self) -> list[str]:
+        """What processes are called: `environment/0`, `value/0`."""
+        acting = [f"environment/{i}" for i in range(self.workers)]
+        return acting + [f"{name}/{i}" for name, count in self.members.items() for i in range(count)]
+
+
+class ActorTold(NamedTuple):
+    """About what a process acted: episodes that finished, health, seconds busy, pieces, and lag in policy updates."""
+
+    finished: Finished
+    bad: Any
+    seconds: Any
+    pieces: Any
+    lag: Any
+    lag_max: Any
+
+
+class LearnerTold(NamedTuple):
+    """About updates: means of metrics, health, seconds busy, how many, lag of what was read, experience lost."""
+
+    metrics: dict[str, Any]
+    bad: Any
+    seconds: Any
+    made: Any
+    lag: Any
+    lag_max: Any
+    lost: Any
+
+
+class Wiring:
+    """How everything lies in the exchange, for all who take part alike.
+
+    Args:
+        agent: the agent, its learners apart.
+        spec: the environment's.
+        plan: Plan.
+    """
+
+    def __init__(self, agent: Agent, spec: Spec, plan: Plan) -> None:
+        self.agent, self.spec, self.plan = agent, spec, plan
+        self.actor = sebulba.acts(together(agent), spec)
+        params = jax.eval_shape(agent.init, random.key(0))
+        self.piece = self.actor.piece(params)
+        batch = jax.tree.map(lambda s: jax.ShapeDtypeStruct((plan.envs, *s.shape), s.dtype), self.piece)
+        self.pieces = Packing(batch)
+        number, count = np.zeros((), np.float32), np.zeros((), np.int32)
+        none: Any = Finished(*[number] * 4)  # type: ignore[arg-type]
+        self.acted = Packing(ActorTold(none, count, number, count, number, count))
+        self.metrics: dict[str, list[str]] = {}  # of each learner, those that health may point to
+        self.params: dict[str, Packing] = {}
+        self.states: dict[str, Packing] = {}
+        self.learned: dict[str, Packing] = {}
+        entries = {}
+        for name, learner in agent.learners.items():
+            if learner.insert is not None or learner.experience.reanalyse:
+                raise ValueError(
+                    f"split has no first priorities and does not reanalyse, as {name} asks; use --on fleet"
+                )
+            half, sizes = sampled(self.alone(name), 0, spec.stack), windows(learner.experience)
+            state = jax.eval_shape(lambda half=half: half.init(random.key(0), dict(plan.overrides)))
+            sample = sample_like(self.viewed(name), learner.experience, learner.experience.batch, spec.stack)
+            metrics = jax.eval_shape(half.update, state, sample)[1]
+            self.params[name] = Packing({group: params[group] for group in learner.owns})
+            self.states[name] = Packing(jax.eval_shape(random.without_keys, state))
+            self.metrics[name] = metric_names(metrics)
+            own = {key: number for key in metrics if key not in ("health", "made") and "policy_lag" not in key}
+            self.learned[name] = Packing(LearnerTold(own, count, number, count, number, count, count))
+            entries[name] = -(-plan.capacity // (plan.workers * plan.envs * sizes.each)) + sizes.pieces + MOST
+        logs = {f"pieces/{i}": (self.pieces.nbytes, max(entries.values())) for i in range(plan.workers)}
+        roles = plan.roles()
+        logs |= {f"told/{role}": (self._told(role).nbytes, TOLD) for role in roles}
+        values = {f"params/{name}": packing.nbytes for name, packing in self.params.items()}
+        values |= {f"state/{name}": packing.nbytes for name, packing in self.states.items()}
+        totals = [LIMIT, GO, SAVE, STOP, *(f"beat/{role}" for role in roles)]
+        totals += [f"{what}/{name}" for name in agent.learners for what in ("updates", "saved", "next")]
+        about = [self.pieces.schema, *(packing.schema for packing in self.states.values())]
+        self.layout = Layout(logs, values, tuple(totals), " ".join(about))
+
+    def alone(self, name: str) -> Agent:
+        """The agent with this learner alone."""
+        return self.agent._replace(learners={name: self.agent.learners[name]})
+
+    def viewed(self, name: str) -> Trajectory:
+        """The shapes of what of a piece this learner keeps."""
+        view = self.agent.learners[name].experience.view
+        return self.piece if view is None else view(self.piece)
+
+    def steps(self, exchange: Exchange) -> int:
+        """Environment steps made so far."""
+        return sum(exchange.length(f"pieces/{i}") for i in range(self.plan.workers)) * self.each
+
+    @property
+    def each(self) -> int:
+        """Environment steps of an entry."""
+        return self.plan.envs * self.actor.unroll
+
+    def _told(self, role: str) -> Packing:
+        kind = role.split("/")[0]
+        return self.acted if kind == "environment" else self.learned[kind]
+
+    def told(self, role: str, data: np.ndarray) -> Any:
+        """What a process told, from its bytes."""
+        return self._told(role).unpack(data)
+
+
+class Others:
+    """The parameter groups that a process reads, as new as they can be had.
+
+    Args:
+        wiring: Wiring.
+        exchange: Exchange.
+        groups: which it reads.
+    """
+
+    def __init__(self, wiring: Wiring, exchange: Exchange, groups: tuple[str, ...]) -> None:
+        self._wiring, self._exchange = wiring, exchange
+        learners = wiring.agent.learners
+        self.versions = {name: -1 for name in learners if set(learners[name].owns) & set(groups)}
+        self._groups = groups
+
+    def look(self) -> Params:
+        """The groups of which there is a newer version."""
+        found: Params = {}
+        for name, version in self.versions.items():
+            if there := self._exchange.newest(f"params/{name}", version):
+                self.versions[name], data = there
+                owned = self._wiring.params[name].unpack(data)
+                found |= {group: x for group, x in owned.items() if group in self._groups}
+        return found
+
+    def lag(self, totals: Mapping[str, int]) -> int:
+        """Updates that what was read is behind, at most."""
+        return max([0, *(totals[f"updates/{name}"] - max(v, 0) for name, v in self.versions.items())])
+
+
+class Acting:
+    """A process of environments.
+
+    Args:
+        make: the agent and its environments.
+        plan: Plan.
+        exchange: Exchange, laid out by Wiring.
+        which: of the processes that act.
+        life: of its environments.
+    """
+
+    def __init__(self, make: Make, wiring: Wiring, exchange: Exchange, which: int, life: int) -> None:
+        plan, self.wiring, self.exchange = wiring.plan, wiring, exchange
+        first, everyone = which * plan.envs, plan.workers * plan.envs
+        self.rollout = Rollout(make, first, plan.envs, everyone, life, plan.seed, plan.simulators, plan.finite)
+        self.log, self.role = f"pieces/{which}", f"environment/{which}"
+        self.others = Others(wiring, exchange, wiring.actor.reads)
+        params = initial(wiring)
+        self.params = {name: params[name] for name in wiring.actor.reads}
+        self.beats = 0
+        self._told: list[tuple[Any, int]] = []
+        self._since = time.monotonic()
+
+    def run(self) -> None:
+        """Until the driver ends it."""
+        wiring, exchange, log = self.wiring, self.exchange, self.log
+        pace, quota = wiring.plan.pace, wiring.plan.workers * wiring.each
+        names = wiring.agent.learners
+        while not (totals := exchange.totals())[STOP]:
+            self.beats += 1
+            exchange.put(f"beat/{self.role}", self.beats)
+            updates = {name: totals[f"updates/{name}"] for name in names}
+            here = exchange.length(log) < totals[LIMIT] // quota
+            if here and pace.may_step(wiring.steps(exchange), updates):
+                self._move(totals)
+            else:
+                self._tell()
+                exchange.pause()
+            if time.monotonic() - self._since > TELL:
+                self._tell()
+        self._tell()
+
+    def _move(self, totals: Mapping[str, int]) -> None:
+        if new := self.others.look():
+            self.params |= jax.device_put(new)
+        lag = self.others.lag(totals)
+        # A version that is nobody's: of several learners' groups, that of the one that is oldest.
+        version = max(min(self.others.versions.values()), 0)
+        trajectory, told = self.rollout.run(self.params, version)
+        self._told.append((told, lag))
+        self.exchange.append(self.log, self.wiring.pieces.pack(trajectory))
+
+    def _tell(self) -> None:
+        self._since = time.monotonic()
+        if not self._told:
+            return
+        told, lags = [one for one, _ in self._told], [lag for _, lag in self._told]
+        finished = Finished(*(np.asarray(x, np.float32) for x in merge_all([one.finished for one in told])))  # type: ignore[arg-type]
+        bad = next((int(one.bad) for one in told if one.bad), 0)
+        seconds = sum(one.seconds for one in told)
+        summed = ActorTold(
+            finished, np.int32(bad), np.float32(seconds), np.int32(len(told)), np.float32(np.mean(lags)),
+            np.int32(max(lags)),
+        )  # fmt: skip
+        self._told = []
+        self.exchange.append(f"told/{self.role}", self.wiring.acted.pack(summed))
+
+
+class Learning:
+    """A process that learns; of several that share a learner's batch, one speaks for all.
+
+    Args:
+        wiring: Wiring.
+        exchange: Exchange.
+        name: of the learner.
+        rank: which of its processes.
+        mesh: of the devices of all of them.
+        compress: keep observations in replay compressed.
+    """
+
+    def __init__(
+        self, wiring: Wiring, exchange: Exchange, name: str, rank: int, mesh: Mesh, compress: bool = False
+    ) -> None:
+        plan, learner = wiring.plan, wiring.agent.learners[name]
+        self.wiring, self.exchange, self.name, self.rank, self.mesh = wiring, exchange, name, rank, mesh
+        self.role, self.wanted = f"{name}/{rank}", learner.experience
+        half = sampled(wiring.alone(name), 0, wiring.spec.stack)
+        count = plan.members[name]
+        place = list(wiring.agent.learners).index(name)
+        self.replay = HostReplay(
+            self.wanted, self.wanted.batch // count, plan.capacity, wiring.viewed(name), wiring.spec.stack, compress,
+            (plan.seed, place, rank),
+        )  # fmt: skip
+        kept = wiring.layout.logs["pieces/0"][1]
+        self.cursors = [max(exchange.length(f"pieces/{i}") - kept, 0) for i in range(plan.workers)]
+        self._caught_up, self.lost = False, 0  # pieces that came and went since it had caught up
+        self.others = Others(wiring, exchange, tuple({*learner.reads} - {*learner.owns}))
+        self._sharding, self._everywhere = NamedSharding(mesh, P(devices.LEARNERS)), NamedSharding(mesh, P())
+        self._update = sampled_updater(half, mesh)
+        self.state: State = starter(half, mesh)(random.key(plan.seed), dict(plan.overrides))
+        self._go_on()
+        self._compile()
+        self.saved, self.beats = exchange.totals()[f"saved/{name}"], 0
+        self._made: list[tuple[Any, int]] = []
+        self._busy, self._since = 0.0, time.monotonic()
+
+    def _go_on(self) -> None:
+        """From the last state there is, with the newest parameters."""
+        if there := self.exchange.newest(f"state/{self.name}", -1):
+            bare, like = self._placed(self.wiring.states[self.name].unpack(there[1])), self.state
+            self.state = jax.jit(lambda bare: random.with_keys(bare, like))(bare)
+        if there := self.exchange.newest(f"params/{self.name}", int(self.state.updates)):
+            owned = self.wiring.params[self.name].unpack(there[1])
+            owned, updates = self._placed((owned, np.int32(there[0])))
+            self.state = self.state._replace(params=self.state.params | owned, updates=updates)
+        self.updates = int(self.state.updates)
+        if self.rank == 0:
+            self.exchange.put(f"updates/{self.name}", self.updates)
+            self.exchange.put(f"next/{self.name}", self.updates)
+
+    def _compile(self) -> None:
+        """Before the first move, which is waited for longer than others."""
+        like = sample_like(self.wiring.viewed(self.name), self.wanted, self.wanted.batch, self.wiring.spec.stack)
+        sample = jax.tree.map(lambda s: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=self._sharding), like)
+        state = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=self._everywhere), self.state)
+        self._update = self._update.lower(state.params, tuple(state[1:]), sample).compile()
+
+    def _placed(self, tree: PyTree) -> PyTree:
+        """The same on all devices, of all processes."""
+        return jax.tree.map(lambda x: jax.make_array_from_process_local_data(self._everywhere, np.asarray(x)), tree)
+
+    def run(self) -> None:
+        """Until the driver ends it."""
+        exchange = self.exchange
+        while not (totals := exchange.totals())[STOP]:
+            self.beats += 1
+            exchange.put(f"beat/{self.role}", self.beats)
+            behind = self._ingest()
+            if totals[SAVE] > self.saved:
+                self._save(totals[SAVE])
+            elif not behind and self._may(totals):
+                self._learn(totals)
+            elif not behind:
+                self._tell()
+                exchange.pause()
+            if time.monotonic() - self._since > TELL:
+                self._tell()
+        self._tell()
+
+    def _ingest(self) -> bool:
+        """Put what is new into replay; whether there may be more."""
+        more = False
+        view = self.wanted.view or (lambda piece: piece)
+        for i, cursor in enumerate(self.cursors):
+            found = self.exchange.read(f"pieces/{i}", cursor, MOST)
+            self.cursors[i], self.lost = found.following, self.lost + found.lost * self._caught_up
+            for entry in found.data:
+                chunk = view(self.wiring.pieces.unpack(entry))
+                for e in range(self.wiring.plan.envs):
+                    self.replay.insert(nests.mapped(lambda x, e=e: x[e], chunk))
+            more |= len(found.data) + found.lost == MOST
+        self._caught_up |= not more
+        return more
+
+    def _may(self, totals: Mapping[str, int]) -> bool:
+        """Whether to make the next update: the first of several processes says, the others follow."""
+        if totals[GO] <= self.saved or not len(self.replay):
+            return False
+        if self.rank:
+            return totals[f"next/{self.name}"] > self.updates
+        steps = sum(self.cursors) * self.wiring.each
+        return self.wiring.plan.pace.may_update(self.name, steps, self.updates)
+
+    def _learn(self, totals: Mapping[str, int]) -> None:
+        since = time.perf_counter()
+        if self.rank == 0:
+            self.exchange.put(f"next/{self.name}", self.updates + 1)
+        if new := self.others.look():
+            params = self.state.params | self._placed(new)
+            self.state = self.state._replace(params=params)
+        lag = self.others.lag(totals)
+        drawn = self.replay.sample()
+        sample = jax.tree.map(lambda x: jax.make_array_from_process_local_data(self._sharding, x), drawn)
+        self.state, metrics, priorities = self._update(self.state.params, tuple(self.state[1:]), sample)
+        self.updates += 1
+        if priorities is not None:
+            mine = np.concatenate([np.asarray(part.data) for part in priorities.addressable_shards])
+            self.replay.revise(drawn.ids, mine)
+        self._made.append((metrics, lag))
+        if self.rank == 0:
+            if self.updates % self.wiring.plan.publish == 0:
+                self._publish()
+            self.exchange.put(f"updates/{self.name}", self.updates)
+        self._busy += time.perf_counter() - since
+
+    def _publish(self) -> None:
+        owned = {group: self.state.params[group] for group in self.wiring.agent.learners[self.name].owns}
+        packed = self.wiring.params[self.name].pack(jax.device_get(owned))
+        self.exchange.publish(f"params/{self.name}", self.updates, packed)
+
+    def _save(self, number: int) -> None:
+        """Show the whole state, and wait for the driver."""
+        self._tell()
+        if self.rank == 0:
+            self._publish()
+            bare = jax.device_get(random.without_keys(self.state))
+            self.exchange.publish(f"state/{self.name}", self.updates, self.wiring.states[self.name].pack(bare))
+            self.exchange.put(f"saved/{self.name}", number)
+        self.saved = number
+
+    def _tell(self) -> None:
+        self._since = time.monotonic()
+        if not self._made or self.rank:
+            self._made = []
+            return
+        metrics = jax.device_get([one for one, _ in self._made])
+        lags = [lag for _, lag in self._made]
+        packing = self.wiring.learned[self.name]
+        names = packing.example.metrics
+        told = LearnerTold(
+            {key: np.float32(np.mean([one[key] for one in metrics])) for key in names},
+            np.int32(next((int(one["health"]) for one in metrics if one["health"]), 0)),
+            np.float32(self._busy), np.int32(len(metrics)), np.float32(np.mean(lags)), np.int32(max(lags)),
+            np.int32(self.lost),
+        )  # fmt: skip
+        self._made, self._busy = [], 0.0
+        self.exchange.append(f"told/{self.role}", packing.pack(told))
+
+
+def initial(wiring: Wiring) -> Params:
+    """The parameters that all processes begin with."""
+    params = jax.jit(wiring.agent.init)(acting.streams(random.key(wiring.plan.seed)).params)
+    if wiring.plan.overrides:
+        params = params | {"settings": params["settings"] | dict(wiring.plan.overrides)}
+    return params

@@ -1,0 +1,88 @@
+"""What processes that never wait for one another pass on: logs, newest values and totals, each with one writer.
+
+Whoever writes is never blocked by who reads: of a log the newest entries are kept, of a value the newest alone.
+"""
+
+import hashlib
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+
+class Layout(NamedTuple):
+    """What there is to write and read, known to all who take part.
+
+    Attributes:
+        logs: name -> (bytes of an entry, entries that are kept).
+        values: name -> bytes.
+        totals: names of numbers.
+        about: what the bytes mean, in words that differ where the meaning does.
+    """
+
+    logs: dict[str, tuple[int, int]]
+    values: dict[str, int]
+    totals: tuple[str, ...]
+    about: str = ""
+
+    def fingerprint(self) -> bytes:
+        """32 bytes; equal for those who understand each other."""
+        parts = (sorted(self.logs.items()), sorted(self.values.items()), sorted(self.totals), self.about)
+        return hashlib.sha256(repr(parts).encode()).digest()
+
+
+class Entries(NamedTuple):
+    """What was read of a log.
+
+    Attributes:
+        data: uint8 [K, bytes of an entry], in order; not shared with the log.
+        following: int, the number of the entry to read next.
+        lost: entries that were overwritten before they could be read.
+    """
+
+    data: np.ndarray
+    following: int
+    lost: int
+
+
+class Exchange(Protocol):
+    """One process' door to the others."""
+
+    def append(self, log: str, entry: np.ndarray) -> None:
+        """Add an entry, uint8 [bytes of one], in place of the oldest. One process at a time writes a log."""
+        ...
+
+    def read(self, log: str, begin: int, most: int) -> Entries:
+        """At most so many entries, from number `begin` on."""
+        ...
+
+    def length(self, log: str) -> int:
+        """Entries appended so far."""
+        ...
+
+    def restore(self, log: str, begin: int, data: np.ndarray) -> None:
+        """Make a log what it was: entries uint8 [K, bytes of one], the first of which had this number."""
+        ...
+
+    def publish(self, value: str, version: int, data: np.ndarray) -> None:
+        """Put uint8 [bytes of it] in place of what was there. One process at a time writes a value."""
+        ...
+
+    def newest(self, value: str, after: int) -> tuple[int, np.ndarray] | None:
+        """The version and a copy of the data; None where there is none of a version above `after`."""
+        ...
+
+    def put(self, total: str, number: int) -> None:
+        """Set a number, int64, 0 at first. One process at a time writes it."""
+        ...
+
+    def totals(self) -> dict[str, int]:
+        """All numbers as they are."""
+        ...
+
+    def pause(self) -> None:
+        """Give others time to change something: a moment that is short beside an update."""
+        ...
+
+    def close(self) -> None:
+        """Leave."""
+        ...

@@ -1,0 +1,331 @@
+"""Split as a system: processes of this machine, what they share, and the state that they come to between two stages."""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from boonta.architectures import split
+from boonta.architectures.fleet_roles import Parts
+from boonta.architectures.learner import State as Learner
+from boonta.architectures.learner import sampled
+from boonta.architectures.split_pace import pace
+from boonta.architectures.split_roles import Acting, Learning, Plan, Wiring
+from boonta.core import devices, random
+from boonta.core import episodes as counting
+from boonta.core.environment import check
+from boonta.core.faults import Budget
+from boonta.core.host import Workers
+from boonta.core.types import Array, Params, PyTree
+from boonta.experiments import config as configuration
+from boonta.experiments import process, registry
+from boonta.experiments.config import Config
+from boonta.experiments.devices import describe
+from boonta.experiments.replays import Arrays
+from boonta.experiments.systems.hosted import RESUMED, Hosted
+from boonta.experiments.systems.protocol import Failed, Idle
+from boonta.experiments.tables import Split as Options
+from boonta.replay.windows import pace as steps_before
+from boonta.replay.windows import windows
+from boonta.transport.shm import SharedMemory
+
+
+class State(NamedTuple):
+    """What a run comes to between two stages.
+
+    Attributes:
+        params: all groups, each from its owner.
+        learners: each learner's state without parameters, its key as bare numbers, by name.
+        replays: nothing: experience lies in the exchange.
+        updates: int32, of all learners together.
+    """
+
+    params: Params
+    learners: dict[str, Learner]
+    replays: dict[str, PyTree]
+    updates: Array
+
+
+class Split(Hosted):
+    """See `System`."""
+
+    def __init__(self, config: Config) -> None:
+        if jax.distributed.is_initialized():
+            raise ValueError("a split run has one driver; its other machines join it by `boonta split-worker`")
+        jax.config.update("jax_platforms", "cpu")  # accelerators are the learners'
+        super().__init__(config)
+        self.options: Options = config.architecture_settings
+        if self.options.transport != "shm":
+            raise ValueError(f"architecture.transport must be shm, got {self.options.transport!r}")
+        self.workers = Workers(self.options.workers, self.options.worker_count, self.options.worker_timeout)
+        self.player = jax.devices()[0]
+        self.wiring = wired(config)
+        pacing, each = self.wiring.plan.pace, self.wiring.each
+        self.steps = float(self.wiring.plan.workers * each)
+        self.updates = max(1, round(sum(pacing.ratios.values()) * int(self.steps)))
+        self.iterations = configuration.iterations(config, self.steps, self.updates)
+        self.split: split.Split | None = None
+        self._exchange: SharedMemory | None = None
+        self._replay: Arrays | None = None
+        self._made = self._life = 0
+
+    def shapes(self) -> PyTree:
+        here = jax.sharding.SingleDeviceSharding(self.player)
+        shapes = jax.eval_shape(self._fresh)
+        return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=here), shapes)
+
+    def start(self, facts: dict[str, Any] | None = None) -> State:
+        """The state; processes begin with the first `advance`, their environments in lives that were not yet."""
+        if self.environment:
+            check(self.environment)
+        self._life = (int(facts["life"]) // RESUMED + 1) * RESUMED if facts else 0
+        self._made = int(facts["iterations"]) if facts else 0
+        return jax.jit(self._fresh)()
+
+    def advance(
+        self, state: State, iterations: int, asked: Callable[[], bool]
+    ) -> tuple[State, dict[str, np.ndarray], float]:
+        try:
+            if self.split is None:
+                clock = time.perf_counter()
+                self._begin(state)
+                self.compile_seconds += time.perf_counter() - clock
+            running = self.split
+            assert running is not None
+            clock, before = time.perf_counter(), self._made
+            told = running.stage(self.at(before + iterations), asked)
+            elapsed = time.perf_counter() - clock
+            self._made = running.steps() // int(self.steps)
+            if self._made == before:
+                raise Idle
+        except split.Failed as error:
+            raise Failed(str(error)) from error
+        learners = running.states()
+        whole = split.params(learners, self.wiring.agent)
+        updates = sum(int(one.updates) for one in learners.values())
+        made = updates - int(state.updates)
+        without = {name: one._replace(params={}) for name, one in learners.items()}
+        state = jax.tree.map(jnp.asarray, State(whole, without, {}, jnp.int32(updates)))
+        return state, self._rows(told, self._made - before, made, elapsed), elapsed
+
+    def replays(self, state: State) -> AbstractContextManager[Arrays]:
+        return nullcontext(self.split.arrays() if self.split else self._replay or {})
+
+    def joined(self, rest: State, fresh: State, replays: Arrays | None) -> State:
+        del fresh
+        self._replay = {name: np.asarray(x) for name, x in replays.items()} if replays else None
+        if self._replay:
+            wanted = self.wiring.pieces.nbytes
+            for i in range(self.wiring.plan.workers):
+                if (found := self._replay[f"pieces/{i}"].shape[1:]) != (wanted,):
+                    raise ValueError(f"experience of {list(found)} bytes a piece, not {wanted}")
+        return rest
+
+    def tensors(self) -> list[str]:
+        return self.wiring.actor.observed + [name for each in self.wiring.metrics.values() for name in each]
+
+    def facts(self) -> dict[str, Any]:
+        return {"life": self._life, "iterations": self._made}
+
+    def notices(self) -> list[str]:
+        return self.split.told() if self.split else []
+
+    def check(self) -> None:
+        try:
+            if self.split:
+                self.split.look_after()
+        except split.Failed as error:
+            raise Failed(str(error)) from error
+
+    def describe(self) -> dict[str, Any]:
+        plan = self.wiring.plan
+        return describe([self.player]) | {
+            "transport": self.options.transport,
+            "processes": {"environment": plan.workers, **plan.members},
+            "environments_of_a_process": plan.envs,
+            "updates_per_step": {name: float(ratio) for name, ratio in plan.pace.ratios.items()},
+        }
+
+    def close(self) -> None:
+        self._end_evaluation()
+        if self.split:
+            self.split.close()
+        if self._exchange:
+            self._exchange.close()
+
+    def _fresh(self) -> State:
+        """The state at the beginning; learners draw from different streams."""
+        agent, key, whole, learners = self.wiring.agent, random.key(self.seed), {}, {}
+        for i, name in enumerate(agent.learners):
+            one = sampled(self.wiring.alone(name), 0, self.spec.stack).init(key, self._overrides())
+            whole = one.params
+            one = one._replace(params={}, key=jax.random.fold_in(one.key, i))
+            learners[name] = random.without_keys(one)
+        return State(whole, learners, {}, jnp.int32(0))
+
+    def _begin(self, state: State) -> None:
+        """The processes, who go on from this state."""
+        exchange = self._exchange = SharedMemory(self.wiring.layout)
+        options = self.options
+        running = split.Split(self.wiring, exchange, self._start, options.restarts, options.timeout, self._life)
+        bare = jax.device_get(state)
+        learners = {name: one._replace(params=bare.params) for name, one in bare.learners.items()}
+        running.restore(learners, self._replay, self._made)
+        self._replay, self.split = None, running
+        running.start()
+
+    def _start(self, roles: list[str], life: int) -> list[subprocess.Popen]:
+        """Processes of these roles; of several, JAX makes one."""
+        assert self._exchange is not None
+        hosts = ["--coordinator", f"127.0.0.1:{_free_port()}", "--processes", str(len(roles))]
+        started = []
+        environment = _environment(len(self.wiring.plan.members))
+        for rank, role in enumerate(roles):
+            config = _readable(self.config)
+            command = [sys.executable, "-m", "boonta", "split-worker", "--role", role, "--life", str(life)]
+            command += ["--transport", f"shm:{self._exchange.descriptor}", "--config", f"/dev/fd/{config}"]
+            command += [*hosts, "--process", str(rank)] if len(roles) > 1 else []
+            own = environment | ({"JAX_PLATFORMS": "cpu"} if role.startswith("environment/") else {})
+            files = (self._exchange.descriptor, config)
+            started.append(subprocess.Popen(command, stdin=subprocess.PIPE, env=own, pass_fds=files))
+            os.close(config)
+        return started
+
+    def _rows(self, told: split.Told, iterations: int, made: int, elapsed: float) -> dict[str, np.ndarray]:
+        """The metrics [1, iterations]: sums in the first column, and nothing in the others, or the same in all."""
+        acted = [one for each in told.actors.values() for one in each]
+        finished = counting.merge_all([one.finished for one in acted])
+        lags = [(one.lag * one.pieces, one.lag_max, one.pieces) for one in acted]
+        pieces = max(sum(n for _, _, n in lags), 1)
+        same: dict[str, Any] = {
+            "policy_lag_mean": sum(lag for lag, _, _ in lags) / pieces,
+            "policy_lag_max": max((most for _, most, _ in lags), default=0),
+            "busy/environment": sum(one.seconds for one in acted) / elapsed / self.wiring.plan.workers,
+            "restarts": self.split.spent if self.split else 0,
+        }
+        bad = next((int(one.bad) for one in acted if one.bad), 0)
+        offset = len(self.wiring.actor.observed)
+        for name, names in self.wiring.metrics.items():
+            mine = told.learners.get(f"{name}/0", [])
+            updates = sum(int(one.made) for one in mine)
+            mean = lambda values, mine=mine, updates=updates: float(  # noqa: E731
+                np.sum([v * one.made for v, one in zip(values, mine, strict=True)]) / updates if updates else np.nan
+            )
+            for key in self.wiring.learned[name].example.metrics:
+                same[key] = mean([one.metrics[key] for one in mine])
+            same |= {
+                f"updates/{name}": float(self._updates_of(name)),
+                f"lag/{name}_mean": mean([one.lag for one in mine]),
+                f"lag/{name}_max": max((int(one.lag_max) for one in mine), default=0),
+                f"busy/{name}": sum(one.seconds for one in mine) / elapsed,
+                f"lost/{name}": max((int(one.lost) for one in mine), default=0),
+            }
+            if not bad:
+                bad = next((offset + int(one.bad) for one in mine if one.bad), 0)
+            offset += len(names)
+        rows = {key: np.full((1, iterations), value, np.float64) for key, value in same.items()}
+        once = {"health": bad, "made": made} | finished._asdict()
+        return rows | {key: np.asarray([[value] + [0] * (iterations - 1)]) for key, value in once.items()}
+
+    def _updates_of(self, name: str) -> int:
+        assert self._exchange is not None
+        return self._exchange.totals()[f"updates/{name}"]
+
+    def _budget(self) -> Budget:
+        return Budget(self.options.restarts)
+
+
+def wired(config: Config) -> Wiring:
+    """How the processes of a configuration lie beside one another."""
+    member = _Member(config)
+    options: Options = config.architecture_settings
+    agent = registry.agent(config.agent).factory(member.spec, config.agent_settings)
+    workers, envs = options.environments, options.envs
+    members = {name: options.value_processes if name != "policy" else 1 for name in agent.learners}
+    for name, learner in agent.learners.items():
+        shares = members[name] * options.devices
+        if learner.experience.batch % shares:
+            raise ValueError(
+                f"{name}'s batch must be a multiple of its devices ({members[name]} processes, "
+                f"architecture.value_processes, of {options.devices}, architecture.devices), got "
+                f"{learner.experience.batch} and {shares}"
+            )
+    wishes = [one.experience for one in agent.learners.values()]
+    if any(not wish.capacity for wish in wishes):
+        raise ValueError(f"split is for agents that learn from replay, which {config.agent} does not; use sebulba")
+    sizes = [windows(wish) for wish in wishes]
+    moved = workers * envs * sizes[0].unroll
+    before = max(
+        steps_before(size, wish.minimum, wish.batch, wish.samples_per_insert)[0]
+        for size, wish in zip(sizes, wishes, strict=True)
+    )
+    # Until then what began first is complete as well.
+    minimum = before + moved * max(size.pieces for size in sizes)
+    plan = Plan(
+        workers, envs, members, pace(agent, minimum, moved, options.band, options.free_running),
+        max(wish.capacity for wish in wishes), options.publish, member.seed, member.members[0].overrides,
+        member.drop, Workers(options.workers, options.worker_count, options.worker_timeout),
+    )  # fmt: skip
+    return Wiring(agent, member.spec, plan)
+
+
+def work(config: Config, role: str, descriptor: int, life: int, hosts: process.Hosts) -> None:
+    """Be one process of a run until it ends, or the standard input does."""
+    kind, _, number = role.partition("/")
+    several = hosts.processes or 1
+    process.start(max(config.architecture_settings.devices, 1) * several if kind != "environment" else 1, hosts)
+    wiring = wired(config)
+    if role not in wiring.plan.roles():
+        raise ValueError(
+            f"--role must be one of {', '.join(wiring.plan.roles())}, which the run declares; got {role!r}"
+        )
+    exchange = SharedMemory(wiring.layout, descriptor)
+    if kind == "environment":
+        member = _Member(config)
+        Acting(lambda: Parts(member.make_agent(), member.host, member.play), wiring, exchange, int(number), life).run()
+    else:
+        compress = config.architecture_settings.compress
+        Learning(wiring, exchange, kind, int(number), devices.mesh(jax.devices()), compress).run()
+
+
+class _Member(Hosted):
+    """What acts."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.player = jax.devices()[0]
+
+    def _budget(self) -> Budget:
+        return Budget(0)  # whose environments fail is replaced, and counted
+
+
+def _environment(learners: int) -> dict[str, str]:
+    """Of a process: it counts its own virtual devices, and shares the memory of an accelerator with others."""
+    environment = dict(os.environ)
+    flags = [flag for flag in environment.get("XLA_FLAGS", "").split() if "device_count" not in flag]
+    environment["XLA_FLAGS"] = " ".join(flags)
+    environment.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", f"{0.9 / learners:.3f}")
+    return environment
+
+
+def _readable(config: Config) -> int:
+    """A descriptor of the configuration's text, to be read once."""
+    descriptor, end = os.pipe()
+    os.write(end, configuration.write(config).encode())
+    os.close(end)
+    os.set_inheritable(descriptor, True)
+    return descriptor
+
+
+def _free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
