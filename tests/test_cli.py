@@ -57,7 +57,7 @@ def file(name):
     return ["train", "--out", "{new}", "--config", f"{{files}}/{name}"]
 
 
-EVERY_AGENT = "alphazero, dqn, muzero, ppo, r2d2, vtrace"
+EVERY_AGENT = "alphazero, ddpg, dqn, muzero, ppo, r2d2, sac, td3, vtrace"
 ACTOR = ["actor", "gym:CartPole-v1", "--server"]
 RUN, BLIND = ["--out", "{new}.gif"], ["watch", "{blind}"]
 BAD = {
@@ -322,9 +322,9 @@ def test_list(capsys):
     for what in ("agents", "envs", "architectures", "recipes"):
         assert call(["list", what]) == 0
         listed[what] = capsys.readouterr().out.splitlines()
-    assert listed["agents"] == ["alphazero", "dqn", "muzero", "ppo", "r2d2", "vtrace"]
+    assert listed["agents"] == ["alphazero", "ddpg", "dqn", "muzero", "ppo", "r2d2", "sac", "td3", "vtrace"]
     assert "boonta:catch" in listed["envs"]
-    assert listed["architectures"] == ["anakin", "sebulba", "seed", "fleet"]
+    assert listed["architectures"] == ["anakin", "sebulba", "seed", "fleet", "split"]
     assert [line.split()[0] for line in listed["recipes"]] == list(registry.recipes())
     assert call(["list"]) == 0
     everything = capsys.readouterr().out

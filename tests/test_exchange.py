@@ -8,11 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from boonta.core.packing import Packing
 from boonta.core.settings import Refused
 from boonta.core.types import Origin
 from boonta.testing.exchange import LAYOUT, ExchangeContract
 from boonta.transport import shm
-from boonta.transport.packing import Packing
 from boonta.transport.shm import SharedMemory
 
 

@@ -23,11 +23,11 @@ from boonta.core.agent import Agent
 from boonta.core.episodes import Finished, merge_all
 from boonta.core.exchange import Exchange, Layout
 from boonta.core.host import Workers
+from boonta.core.packing import Packing
 from boonta.core.spec import Spec
 from boonta.core.types import Params, PyTree, Trajectory
 from boonta.replay.host import HostReplay
 from boonta.replay.windows import windows
-from boonta.transport.packing import Packing
 
 TELL = 0.1  # seconds between what a process tells of itself
 TOLD = 1024  # entries of that which are kept
