@@ -202,8 +202,8 @@ class Acting:
 
     Args:
         make: the agent and its environments.
-        plan: Plan.
-        exchange: Exchange, laid out by Wiring.
+        wiring: Wiring.
+        exchange: Exchange.
         which: of the processes that act.
         life: of its environments.
     """
@@ -224,7 +224,7 @@ class Acting:
         """Until the driver ends it."""
         wiring, exchange, log = self.wiring, self.exchange, self.log
         pace, quota = wiring.plan.pace, wiring.plan.workers * wiring.each
-        names = wiring.agent.learners
+        names, idle = wiring.agent.learners, 0
         while not (totals := exchange.totals())[STOP]:
             self.beats += 1
             exchange.put(f"beat/{self.role}", self.beats)
@@ -232,10 +232,11 @@ class Acting:
             here = exchange.length(log) < totals[LIMIT] // quota
             if here and pace.may_step(wiring.steps(exchange), updates):
                 self._move(totals)
+                idle = 0
             else:
-                self._tell()
-                exchange.pause()
-            if time.monotonic() - self._since > TELL:
+                exchange.pause(idle)
+                idle += 1
+            if not here or time.monotonic() - self._since > TELL:
                 self._tell()
         self._tell()
 
@@ -330,18 +331,19 @@ class Learning:
 
     def run(self) -> None:
         """Until the driver ends it."""
-        exchange = self.exchange
+        exchange, idle = self.exchange, 0
         while not (totals := exchange.totals())[STOP]:
             self.beats += 1
             exchange.put(f"beat/{self.role}", self.beats)
             behind = self._ingest()
             if totals[SAVE] > self.saved:
                 self._save(totals[SAVE])
-            elif not behind and self._may(totals):
+            elif self._caught_up and self._may(totals):
                 self._learn(totals)
+                idle = 0
             elif not behind:
-                self._tell()
-                exchange.pause()
+                exchange.pause(idle)
+                idle += 1
             if time.monotonic() - self._since > TELL:
                 self._tell()
         self._tell()

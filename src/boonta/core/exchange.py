@@ -79,8 +79,8 @@ class Exchange(Protocol):
         """All numbers as they are."""
         ...
 
-    def pause(self) -> None:
-        """Give others time to change something: a moment that is short beside an update."""
+    def pause(self, times: int) -> None:
+        """Give others time to change something: a moment, longer where it is one of many in a row."""
         ...
 
     def close(self) -> None:

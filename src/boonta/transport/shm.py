@@ -20,7 +20,7 @@ import numpy as np
 from boonta.core.exchange import Entries, Layout
 from boonta.core.settings import Refused
 
-PAUSE = 2e-4  # seconds
+SHORTEST, LONGEST = 1e-4, 1e-3  # seconds of a pause: short beside an update, and not all of a core for looking
 HEAD = 32  # bytes of the fingerprint
 SLOTS = 3  # of a value: one is read, one is newest, one is written
 MARK = 16  # bytes before each entry: its number (int64) and its checksum (uint32), 0 where there is none
@@ -95,8 +95,8 @@ class SharedMemory:
     def totals(self) -> dict[str, int]:
         return dict(zip(self.layout.totals, self._totals.tolist(), strict=True))
 
-    def pause(self) -> None:
-        time.sleep(PAUSE)
+    def pause(self, times: int) -> None:
+        time.sleep(min(SHORTEST * 2.0 ** min(times, 30), LONGEST))
 
     def close(self) -> None:
         self._totals = np.zeros(0, np.int64)
