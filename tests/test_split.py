@@ -150,7 +150,8 @@ def test_dqn_is_a_value_learner_alone(tmp_path):
     summary, _ = run(arguments)
     assert summary["status"] == "done"
     assert 170 <= last(tmp_path / "run", "updates/dqn") <= 180
-    assert last(tmp_path / "run", "loss/exploration") < 0.06  # the last, where it falls by updates of a whole run
+    told = [row["loss/exploration"] for row in rows(tmp_path / "run") if row.get("loss/exploration")]
+    assert told[0] > 0.5 and told[-1] < 0.06  # it falls in the first tenth of the run's updates
 
 
 def test_several_processes_share_the_batch_of_the_value(tmp_path):

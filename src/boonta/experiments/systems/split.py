@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -247,7 +248,8 @@ def wired(config: Config) -> Wiring:
     """How the processes of a configuration lie beside one another."""
     member = _Member(config)
     options: Options = config.architecture_settings
-    agent = registry.agent(config.agent).factory(member.spec, config.agent_settings)
+    make = partial(registry.agent(config.agent).factory, member.spec, config.agent_settings)
+    agent = make()
     workers, envs = options.environments, options.envs
     members = {name: options.value_processes if name != "policy" else 1 for name in agent.learners}
     for name, learner in agent.learners.items():
@@ -269,12 +271,14 @@ def wired(config: Config) -> Wiring:
     )
     # Until then what began first is complete as well.
     minimum = before + moved * max(size.pieces for size in sizes)
+    pacing = pace(agent, minimum, moved, options.band, options.free_running)
+    total = int(max(pacing.ratios.values()) * max(config.run.steps - minimum, 0))
     plan = Plan(
-        workers, envs, members, pace(agent, minimum, moved, options.band, options.free_running),
+        workers, envs, members, pacing,
         max(wish.capacity for wish in wishes), options.publish, member.seed, member.members[0].overrides,
         member.drop, Workers(options.workers, options.worker_count, options.worker_timeout),
     )  # fmt: skip
-    return Wiring(agent, member.spec, plan)
+    return Wiring(make(total_updates=total), member.spec, plan)
 
 
 def work(config: Config, role: str, descriptor: int, life: int, hosts: process.Hosts) -> None:
