@@ -1,6 +1,7 @@
 """Exchanges, and how trees lie in bytes."""
 
 import os
+import time
 from functools import partial
 
 import jax
@@ -8,12 +9,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from boonta.core.exchange import Disconnected
 from boonta.core.packing import Packing
 from boonta.core.settings import Refused
 from boonta.core.types import Origin
-from boonta.testing.exchange import LAYOUT, ExchangeContract
-from boonta.transport import shm
+from boonta.testing import redis_servers
+from boonta.testing.exchange import LAYOUT, ExchangeContract, blob, entry, numbers
+from boonta.transport import redis_insert, redis_server, shm
+from boonta.transport.redis import Redis
 from boonta.transport.shm import SharedMemory
+
+NEEDED = pytest.mark.skipif(not redis_servers.installed(), reason="redis-server is not installed")
 
 
 # Forked processes of these tests only write to the exchange; JAX warns of every fork.
@@ -27,9 +33,9 @@ class TestSharedMemory(ExchangeContract):
         return partial(SharedMemory, exchange.layout, exchange.descriptor)
 
     def test_it_has_no_name_and_leaves_nothing(self):
-        before = set(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else set()
         exchange = self.make(LAYOUT)
-        assert not before or set(os.listdir("/dev/shm")) == before
+        place = f"/proc/self/fd/{exchange.descriptor}"
+        assert not os.path.exists(place) or os.readlink(place).endswith("(deleted)")
         exchange.close()
         with pytest.raises(OSError):
             os.fstat(exchange.descriptor)
@@ -45,6 +51,251 @@ class TestSharedMemory(ExchangeContract):
         monkeypatch.setattr(shm, "_available", lambda: 1000)
         with pytest.raises(Refused, match=r"GB of shared memory are needed for agent\.capacity"):
             self.make(LAYOUT)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    with redis_servers.serving(tmp_path_factory.mktemp("redis")) as server:
+        yield server
+
+
+@NEEDED
+@pytest.mark.filterwarnings("ignore:os.fork")
+@pytest.mark.filterwarnings("ignore:This process")
+class TestRedis(ExchangeContract):
+    @pytest.fixture(autouse=True)
+    def served(self, server):
+        self.server = server
+
+    def make(self, layout):
+        return made(self.server, layout)
+
+    def joiner(self, exchange):
+        return lambda: joined(exchange, "writer", life=time.monotonic_ns())
+
+    def test_what_others_write_is_seen(self):
+        driver = self.make(LAYOUT)
+        other = joined(driver, "other")
+        other.append("log", entry(0))
+        other.publish("value", 3, blob(3))
+        other.put("a", 7)
+        soon(lambda: driver.totals()["a"] == 7)
+        # Whatever was written before is there with it.
+        assert driver.length("log") == 1 and numbers(driver.read("log", 0, 9).data) == [0]
+        found = driver.newest("value", -1)
+        assert found is not None and found[0] == 3
+        for i in range(1, 50):
+            other.append("log", entry(i))
+            other.publish("value", 3 + i, blob(3 + i))
+            other.put("a", 7 + i)
+            soon(lambda i=i: driver.totals()["a"] == 7 + i)
+            assert numbers(driver.read("log", i, 9).data) == [i]
+            found = driver.newest("value", 2 + i)
+            assert found is not None and found[0] == 3 + i and np.array_equal(found[1], blob(3 + i))
+        other.close()
+        driver.close()
+
+    def test_nothing_is_left_of_a_run_that_ends(self):
+        driver = self.make(LAYOUT)
+        driver.append("log", entry(0))
+        driver.publish("value", 3, blob(3))
+        assert self.server.left()
+        driver.close()
+        assert not self.server.left()
+
+    def test_what_is_left_of_a_run_that_was_killed_goes_when_the_next_begins(self):
+        client = redis_server.client(self.server.address)
+        lost = redis_server.begun(client)
+        redis_server.tell(client, lost, {"config": "text"})
+        client.set(f"{redis_server.prefix(lost)}log", b"experience")
+        client.delete(f"{redis_server.prefix(lost)}alive")
+        driver = self.make(LAYOUT)
+        assert not [key for key in self.server.left() if lost.encode() in key]
+        assert redis_server.names(client) == [driver.run]
+        driver.close()
+        client.close()
+
+    def test_who_lays_it_out_otherwise_is_refused(self):
+        driver = self.make(LAYOUT)
+        with pytest.raises(Refused, match="do not agree"):
+            Redis(LAYOUT._replace(about="something else"), self.server.address, driver.run, "other")
+        driver.close()
+
+    def test_a_role_is_one_process_unless_a_later_life_takes_over(self, monkeypatch):
+        monkeypatch.setattr("boonta.transport.redis_insert.HELD", 1000)
+        monkeypatch.setattr("boonta.transport.redis_insert.LEASE", 0.1)
+        driver = self.make(LAYOUT)
+        first = joined(driver, "value/0")
+        with pytest.raises(Refused, match="value/0 is taken by a process that is there"):
+            joined(driver, "value/0")
+        second = joined(driver, "value/0", life=1)
+        with pytest.raises(Disconnected, match="value/0 was taken over"):
+            soon(lambda: first.put("a", 1))
+        second.put("a", 2)
+        second.flush()
+        first.close()
+        assert driver.there("value/0")  # it was not the first's any more
+        second.close()
+        assert not driver.there("value/0")
+        driver.close()
+
+    def test_what_somebody_else_deletes_is_told_again(self, monkeypatch):
+        monkeypatch.setattr("boonta.transport.redis_insert.LEASE", 0.1)
+        driver = self.make(LAYOUT)
+        other = joined(driver, "other")
+        driver.put("b", 5)
+        other.put("a", 4)
+        other.publish("value", 3, blob(3))
+        soon(lambda: driver.totals() == {"a": 4, "b": 5})
+        client = redis_server.client(self.server.address)
+        client.flushall()  # no connection is lost
+        key = f"{redis_server.prefix(driver.run)}numbers"
+        soon(lambda: {b"layout", b"total/a", b"total/b", b"version/value"} <= set(client.hkeys(key)))
+        seen = joined(driver, "third")
+        soon(lambda: seen.totals() == {"a": 4, "b": 5} and seen.newest("value", 2) is not None)
+        for exchange in (seen, other, driver, client):
+            exchange.close()
+
+    def test_a_server_without_memory_is_left_nothing_more(self):
+        driver = self.make(LAYOUT)
+        client = redis_server.client(self.server.address)
+        for version in range(5):
+            driver.publish("value", version, blob(version))
+            driver.flush()
+        client.config_set("maxmemory", 1)
+        driver.publish("value", 5, blob(5))
+        time.sleep(1.0)  # several attempts
+        client.config_set("maxmemory", 0)
+        driver.flush()
+        for version in range(6, 9):
+            driver.publish("value", version, blob(version))
+            driver.flush()
+        assert len([key for key in self.server.left() if b"value:" in key]) == redis_insert.BLOBS
+        client.close()
+        driver.close()
+
+    def test_a_run_is_found_by_its_name_or_alone(self):
+        driver = self.make(LAYOUT)
+        client = redis_server.client(self.server.address)
+        assert redis_server.there(client) == (driver.run, {"name": driver.run, "config": "text"})
+        other = self.make(LAYOUT)
+        assert redis_server.there(client, driver.run)[0] == driver.run
+        with pytest.raises(Refused, match="--run must name a run that is there"):
+            redis_server.there(client)
+        with pytest.raises(Refused, match="got nobody"):
+            redis_server.there(client, "nobody")
+        for exchange in (driver, other, client):
+            exchange.close()
+
+
+@NEEDED
+def test_a_server_that_forgets_everything_is_told_again(tmp_path):
+    with redis_servers.serving(tmp_path) as server:
+        driver = made(server, LAYOUT)
+        other = joined(driver, "other")
+        driver.put("b", 5)
+        for i in range(3):
+            other.append("log", entry(i))
+        other.publish("value", 3, blob(3))
+        soon(lambda: driver.length("log") == 3)
+        server.stop()
+        other.append("log", entry(3))  # nobody waits
+        other.put("a", 4)
+        server.start()
+        soon(lambda: driver.totals() == {"a": 4, "b": 5} and other.totals() == {"a": 4, "b": 5})
+        assert driver.length("log") == 4
+        found = driver.read("log", 0, 9)
+        assert (numbers(found.data), found.following, found.lost) == ([3], 4, 3)
+        soon(lambda: driver.newest("value", 2) is not None)
+        other.close()
+        driver.close()
+        assert not server.left()
+
+
+@NEEDED
+def test_a_server_that_stays_away_breaks_the_exchange(tmp_path):
+    with redis_servers.serving(tmp_path) as server:
+        driver = made(server, LAYOUT, patience=0.5)
+        server.stop()
+        with pytest.raises(Disconnected, match="Redis at redis://127.0.0.1:.* has failed for"):
+            soon(lambda: driver.put("a", 1))
+        driver.close()
+
+
+@NEEDED
+def test_what_redis_cannot_keep_is_refused(tmp_path):
+    large = LAYOUT._replace(logs=LAYOUT.logs | {"log": (1 << 20, 1 << 10)})
+    said = {
+        ("--maxmemory", "64mb"): "1.07 GB of Redis are needed for agent.capacity",
+        ("--maxmemory", "8gb", "--maxmemory-policy", "allkeys-lru"): "maxmemory-policy allkeys-lru, which loses",
+    }
+    for options, message in said.items():
+        with redis_servers.serving(tmp_path, *options) as server, pytest.raises(Refused, match=message):
+            made(server, large)
+
+
+@NEEDED
+def test_passwords_come_from_the_environment(tmp_path, monkeypatch):
+    with redis_servers.serving(tmp_path, "--requirepass", "secret") as server:
+        with pytest.raises(Refused, match=r"refuses the password of \$BOONTA_REDIS_PASSWORD"):
+            made(server, LAYOUT)
+        monkeypatch.setenv("BOONTA_REDIS_PASSWORD", "wrong")
+        with pytest.raises(Refused, match="refuses the password"):
+            made(server, LAYOUT)
+        monkeypatch.setenv("BOONTA_REDIS_PASSWORD", "secret")
+        made(server, LAYOUT).close()
+
+
+@pytest.mark.parametrize(
+    ("address", "message"),
+    [
+        ("redis://user:secret@127.0.0.1:6379/0", "must not hold the password"),
+        ("http://127.0.0.1:6379", "must be shm, redis://HOST:PORT/DATABASE"),
+        ("redis://127.0.0.1:6379/0?nonsense=1", "nonsense"),
+        ("redis://127.0.0.1:6379/0?password=secret", "must not hold the password"),
+    ],
+)
+def test_addresses_that_cannot_be_are_refused(address, message):
+    with pytest.raises(ValueError, match=message):
+        redis_server.client(address)
+
+
+def made(server, layout, patience=60.0):
+    client = redis_server.client(server.address)
+    run = redis_server.called(server.address, lambda: redis_server.begun(client))
+    client.close()
+    return Redis(layout, server.address, run, patience=patience, told={"config": "text"})
+
+
+def joined(exchange, role, life=0, patience=60.0):
+    return Redis(exchange.layout, exchange.address, exchange.run, role, life, patience)
+
+
+def soon(what):
+    until = time.monotonic() + 20.0
+    while not what():
+        assert time.monotonic() < until
+        time.sleep(0.005)
+
+
+def test_errors_that_may_pass_are_known_in_transactions_too():
+    said = pytest.importorskip("redis.exceptions")
+    assert redis_server.passing(said.ResponseError("Command # 1 (XADD x) of pipeline caused error: MISCONF Redis is"))
+    assert redis_server.passing(said.OutOfMemoryError("OOM command not allowed"))
+    assert not redis_server.passing(said.ResponseError("WRONGTYPE Operation against a key"))
+    assert not redis_server.passing(said.AuthenticationError("invalid password"))
+
+
+@NEEDED
+def test_whoever_a_run_has_started_waits_for_a_server_and_then_says_so(tmp_path):
+    with redis_servers.serving(tmp_path) as server:
+        driver = made(server, LAYOUT)
+        server.stop()
+        with pytest.raises(Disconnected, match="has failed for"):
+            joined(driver, "value/0", patience=0.5)
+        with pytest.raises(Refused, match="Redis at"):
+            redis_server.called(server.address, lambda: redis_server.there(redis_server.client(server.address)))
+        driver.close()
 
 
 TREE = {

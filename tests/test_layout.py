@@ -19,13 +19,14 @@ MAY_IMPORT = {
     "replay": {"core"},
     "transport": {"core"},
     "architectures": {"core", "replay"},
-    "testing": {"core", "replay"},
+    "testing": {"core", "replay", "transport"},
     "experiments": {"core", "ops", "nets", "agents", "envs", "replay", "transport", "architectures", "experiments"},
 }
 OWN_FILES = {  # optional packages, each imported in a file or two alone
     "ale_py": {"envs/ale.py"},
     "mujoco": {"envs/physics.py"},
     "ray": {"transport/ray.py"},
+    "redis": {"transport/redis_server.py"},
     "grpc": {"transport/client.py", "transport/server.py"},
     "minatar": {"envs/minatar.py"},
     "pgx": {"envs/pgx.py"},

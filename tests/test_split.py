@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from fractions import Fraction
+from pathlib import Path
 
 import hypothesis.strategies as st
 import numpy as np
@@ -15,8 +16,14 @@ import pytest
 from hypothesis import given, settings
 
 from boonta.agents import ddpg, ppo
+from boonta.architectures.split import _Post
 from boonta.architectures.split_pace import pace
 from boonta.core.spec import Continuous, Shape, Spec
+from boonta.experiments.systems import split_processes
+from boonta.experiments.tables import Split as Options
+from boonta.testing import redis_servers
+
+NEEDED = pytest.mark.skipif(not redis_servers.installed(), reason="redis-server is not installed")
 
 SPEC = Spec("a box", Shape((3,), np.float32), Continuous((1,), -np.ones(1), np.ones(1)))
 SMALL = [
@@ -39,14 +46,21 @@ def agent(module=ddpg, **values):
     minimum=st.integers(0, 30),
     ratios=st.tuples(*[st.sampled_from([0.1, 0.5, 1.0, 1.5, 4.0])] * 2),
     choices=st.lists(st.integers(0, 2), min_size=300, max_size=300),
+    lost=st.booleans(),
 )
-def test_somebody_may_always_move_and_counts_stay_in_their_band(moved, minimum, ratios, choices):
+def test_somebody_may_always_move_and_counts_stay_in_their_band(moved, minimum, ratios, choices, lost):
     made = agent(value_updates=ratios[0], policy_updates=ratios[1])
     held = pace(made, minimum, moved)
-    steps, updates = 0, {"value": 0, "policy": 0}
-    for choice in choices:
-        may = [held.may_step(steps, updates), *(held.may_update(name, steps, updates[name]) for name in updates)]
+    steps, updates, begun = 0, {"value": 0, "policy": 0}, 0
+    for i, choice in enumerate(choices):
+        if lost and i == 150:
+            begun = steps  # what there was to learn from is there no more
+        may = [
+            held.may_step(steps, updates, begun),
+            *(held.may_update(name, steps, updates[name], begun) for name in updates),
+        ]
         assert any(may), "all wait for ever"
+        assert may == [True, False, False] or steps >= begun + minimum
         which = choice if may[choice] else may.index(True)
         if which == 0:
             steps += moved
@@ -55,7 +69,8 @@ def test_somebody_may_always_move_and_counts_stay_in_their_band(moved, minimum, 
         for name, ratio in zip(updates, ratios, strict=True):
             ahead = Fraction(ratio).limit_denominator(10) * max(steps - minimum, 0) - updates[name]
             slack = Fraction(ratio).limit_denominator(10) * moved  # what was made while the minimum came
-            assert 0 <= ahead <= held.bands[name] + slack
+            again = Fraction(ratio).limit_denominator(10) * (minimum + moved) * (begun > 0)
+            assert 0 <= ahead <= held.bands[name] + slack + again
 
 
 def test_updates_are_those_asked_for():
@@ -106,14 +121,14 @@ def last(folder, key):
     return [row[key] for row in rows(folder) if key in row][-1]
 
 
-def workers(folder=None):
+def workers(address=""):
     found = []
     for process in psutil.process_iter():
         try:
             line = process.cmdline()
         except psutil.Error:
             continue
-        if "split-worker" in line and process.status() != psutil.STATUS_ZOMBIE:
+        if "split-worker" in line and address in " ".join(line) and process.status() != psutil.STATUS_ZOMBIE:
             found.append((line[line.index("--role") + 1], process.pid, process.ppid()))
     return found
 
@@ -188,12 +203,15 @@ def test_processes_that_are_killed_are_replaced_and_counted(tmp_path):
 
 def test_a_driver_that_is_killed_leaves_nothing_and_the_run_goes_on(tmp_path):
     folder = tmp_path / "run"
-    before = set(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else set()
     arguments = command(folder, "--set", "run.log_every=50", "--set", "run.checkpoint_every=100", steps=1500)
     with subprocess.Popen(arguments, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         wait(lambda: any(folder.glob("checkpoints/*/checksums.json")), process)
         theirs = of(process.pid)
         assert set(theirs) == {"environment/0", "value/0", "policy/0"}
+        for pid in (process.pid, *theirs.values()):  # nothing that has a name can be left
+            maps = Path(f"/proc/{pid}/maps")
+            mapped = maps.read_text().splitlines() if maps.exists() else []
+            assert not [line for line in mapped if "/dev/shm/" in line and not line.endswith("(deleted)")]
         process.kill()
         process.wait(10)
     until = time.monotonic() + 20
@@ -201,16 +219,119 @@ def test_a_driver_that_is_killed_leaves_nothing_and_the_run_goes_on(tmp_path):
     while alive() and time.monotonic() < until:
         time.sleep(0.2)
     assert not alive(), "processes outlive their run"
-    assert not before or set(os.listdir("/dev/shm")) <= before
     summary, done = run([sys.executable, "-m", "boonta", "train", "--resume", str(folder), "--json"])
     assert summary["env_steps"] == 1500
     assert last(folder, "updates/value") == 1500 - 20 - 2
     assert "replay" not in done.stderr  # nothing of it was lost
 
 
+def test_a_run_goes_on_without_its_replay(tmp_path):
+    folder, more = tmp_path / "run", ["--set", "agent.value_updates=2", "--set", "architecture.envs=2"]
+    more += ["--set", "run.save_replay=false", "--set", "run.log_every=50"]
+    with subprocess.Popen(command(folder, *more, steps=2000), stdout=subprocess.DEVNULL) as process:
+        wait(lambda: learning(folder), process)
+        process.terminate()
+        assert process.wait(120) == 128 + signal.SIGTERM
+    summary, _ = run([sys.executable, "-m", "boonta", "train", "--resume", str(folder), "--json"])
+    assert summary["env_steps"] == 2000  # of which the minimum came first again, and what was due was made up
+    assert last(folder, "updates/value") == 2 * (2000 - 20 - 2 * 2)
+
+
+# The driver
+
+
+def test_one_of_several_that_stands_still_is_seen():
+    post = _Post(["value/0", "value/1"])
+    post.beats, post.silent = {"value/0": 5, "value/1": 7}, {"value/0", "value/1"}
+    post.since = dict.fromkeys(post.roles, 600.0)
+    post.see({"value/0": 6, "value/1": 7}, 10.0)  # the second still compiles, and the first may wait for it
+    assert post.since == {"value/0": 600.0, "value/1": 600.0}
+    post.see({"value/0": 6, "value/1": 8}, 20.0)
+    assert post.since == {"value/0": 20.0, "value/1": 20.0}
+    post.see({"value/0": 6, "value/1": 9}, 30.0)
+    assert post.since == {"value/0": 20.0, "value/1": 30.0}
+
+
+def test_processes_of_one_machine_share_its_accelerators():
+    everyone = ["environment/0", "value/0", "value/1", "policy/0"]
+    options = Options(devices=2, remote=("value/1",))
+    there = lambda role, here: split_processes.accelerators(options, everyone, role, here)  # noqa: E731
+    assert there("policy/0", ["0", "1", "2", "3"]) == (1.0, ["2", "3"])
+    assert there("value/0", ["0"]) == (0.5, []) and there("value/0", []) == (0.5, [])
+    found = split_processes.surroundings("value/0", 0.5, ["1", "2"])
+    assert found["CUDA_VISIBLE_DEVICES"] == "1,2" and found["XLA_PYTHON_CLIENT_MEM_FRACTION"] == "0.450"
+    assert split_processes.surroundings("environment/0", 1.0)["JAX_PLATFORMS"] == "cpu"
+
+
+@NEEDED
+def test_over_redis_others_join_and_a_server_that_forgets_all_is_told_again(tmp_path, monkeypatch):
+    folder = tmp_path / "run"
+    monkeypatch.setenv("BOONTA_REDIS_PASSWORD", "secret")
+    with redis_servers.serving(tmp_path, "--requirepass", "secret") as server:
+        worker = [sys.executable, "-m", "boonta", "split-worker", "--transport", server.address, "--role"]
+        arguments = command(
+            folder, "--set", "run.log_every=100", "--set", "architecture.environments=2",
+            "--set", "architecture.remote=environment/1", "--transport", server.address, steps=3000,
+        )  # fmt: skip
+        driver = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        try:
+            wait(lambda: server.left(), driver)
+            refused = subprocess.run([*worker, "value/0"], capture_output=True, text=True, timeout=120)
+            assert refused.returncode == 2 and "--role must be one of architecture.remote" in refused.stderr
+            joined = subprocess.Popen([*worker, "environment/1"], stderr=subprocess.PIPE, text=True)
+            try:
+                wait(lambda: learning(folder), driver)
+                assert set(of(driver.pid)) == {"environment/0", "value/0", "policy/0"}
+                server.stop()
+                seen = len(rows(folder))
+                time.sleep(0.5)
+                server.start()
+                wait(lambda: len(rows(folder)) > seen + 2, driver)
+                out, err = driver.communicate(timeout=300)
+                assert joined.wait(30) == 0, joined.stderr.read()
+            finally:
+                joined.kill()
+                joined.communicate()
+        finally:
+            driver.kill()
+            driver.communicate()
+        assert driver.returncode == 0, err
+        assert "waits for environment/1: boonta split-worker --role ROLE --transport redis://" in err
+        assert json.loads(out.splitlines()[-1])["env_steps"] == 3000 and last(folder, "restarts") == 0
+        assert last(folder, "updates/value") == 3000 - 20 - 2 * 2
+        assert not server.left()
+
+
+@NEEDED
+def test_a_cluster_starts_the_processes_and_replaces_them(tmp_path):
+    pytest.importorskip("ray")
+    folder = tmp_path / "run"
+    with redis_servers.serving(tmp_path) as server:
+        arguments = command(
+            folder, "--set", "run.log_every=100", "--set", "architecture.cpus=0.5", "--cluster", "local",
+            "--set", "architecture.band=100", "--transport", server.address, steps=2000,
+        )  # fmt: skip
+        driver = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        try:
+            wait(lambda: learning(folder), driver)
+            assert not of(driver.pid)  # but of members of the crew
+            victim = next(pid for role, pid, _ in workers(server.address) if role == "value/0")
+            os.kill(victim, signal.SIGKILL)
+            out, err = driver.communicate(timeout=300)
+        finally:
+            driver.kill()
+            driver.communicate()
+        assert driver.returncode == 0, err
+        assert "value/0 died (exit status -9) and is replaced (1 of 3)" in err
+        assert json.loads(out.splitlines()[-1])["env_steps"] == 2000
+        assert last(folder, "updates/value") == 2000 - 20 - 2
+        assert not workers(server.address) and not server.left()
+
+
 def test_what_cannot_be_is_refused_before_anything_starts(tmp_path):
     for more, message in (
         (["--set", "architecture.transport=carrier-pigeons"], "architecture.transport must be"),
+        (["--set", "architecture.remote=value/0"], "architecture.remote needs a transport that other machines reach"),
         (["--set", "architecture.band=0.1"], "architecture.band must be at least"),
         (["--set", "architecture.value_processes=3"], "value's batch must be a multiple of its devices"),
     ):

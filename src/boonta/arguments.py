@@ -62,9 +62,15 @@ def parser(commands: Mapping[str, Callable[[argparse.Namespace], int]]) -> argpa
 
     worker = command("split-worker", "Be one process of a run on split.")
     worker.add_argument("--role", metavar="ROLE/I", required=True, help="environment/I, or a learner such as value/I")
-    worker.add_argument("--transport", metavar="shm:FD", required=True, help="what the run's processes share")
-    worker.add_argument("--config", metavar="FILE", type=Path, required=True, help="the run's config.toml")
-    worker.add_argument("--life", metavar="N", type=int, default=0, help="of its environments (default: 0)")
+    worker.add_argument(
+        "--transport", metavar="WHERE", required=True, help="what the run's processes share: redis://HOST:PORT/DATABASE"
+    )
+    worker.add_argument("--run", metavar="NAME", default="", help="of those there are (default: the only one)")
+    worker.add_argument(
+        "--config", metavar="FILE", type=Path, help="the run's config.toml (default: as Redis knows it)"
+    )
+    worker.add_argument("--life", metavar="N", type=int, help="of its environments (default: one that was not yet)")
+    worker.add_argument("--tied", action="store_true", help="end with standard input, and with no signal but SIGKILL")
     for name, kind in {"coordinator": str, "processes": int, "process": int}.items():
         worker.add_argument(f"--{name}", type=kind, help="of the processes that share a learner")
 
@@ -153,9 +159,13 @@ def _add_training(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--inference", metavar="DEVICES", help="seed: devices that act, likewise")
     sub.add_argument(
         "--cluster", metavar="ADDRESS", nargs="?", const="auto",
-        help="fleet: of a Ray cluster (default: the one that this machine is part of)",
+        help="fleet, split: of a Ray cluster (default: the one that this machine is part of)",
     )  # fmt: skip
-    sub.add_argument("--transport", metavar="WHAT", help="split: what carries experience and parameters: shm")
+    sub.add_argument(
+        "--transport",
+        metavar="WHAT",
+        help="split: what carries experience and parameters: shm, redis://HOST:PORT/DATABASE",
+    )
     sub.add_argument("--learners", metavar="DEVICES", help="sebulba, seed: devices that learn, likewise")
     sub.add_argument("--trace", metavar="FILE", help="sebulba, seed: write a timeline of all threads")
     sub.add_argument("--on-nan", choices=("stop", "drop", "ignore"), help="what to do about what is not finite")

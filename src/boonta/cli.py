@@ -88,15 +88,19 @@ def _serve(args: argparse.Namespace) -> int:
 
 
 def _split_worker(args: argparse.Namespace) -> int:
-    process.tie()
-    from boonta.experiments import config as configuration
+    if args.tied:
+        process.tie()
+    from boonta.core.exchange import Disconnected
     from boonta.experiments.systems.split import work
+    from boonta.experiments.systems.split_processes import invited
 
-    kind, _, descriptor = args.transport.partition(":")
-    if kind != "shm" or not descriptor.isdigit():
-        raise ValueError(f"--transport must be shm:FD, got {args.transport!r}")
     hosts = process.Hosts(args.coordinator, args.processes, args.process)
-    work(configuration.load(args.config), args.role, int(descriptor), args.life, hosts)
+    text = args.config.read_text("utf-8") if args.config else None
+    try:
+        work(args.role, invited(args.transport, args.role, text, args.run, args.life, hosts))
+    except Disconnected as error:
+        print(f"boonta: {args.role}: {error}", file=sys.stderr)
+        return 1
     return 0
 
 
@@ -122,10 +126,11 @@ def _train(args: argparse.Namespace) -> int:
         assignments.append("architecture.lag=0")
     if args.resume:
         config = configuration.load(args.resume / "config.toml")
-        # What changes no number may change: how to go on after a NaN, and where a server, or a cluster, is to be found.
+        # What changes no number may change: how to go on after a NaN, and where others are to be found.
         if args.on_nan:
             config = config._replace(run=dataclasses.replace(config.run, on_nan=args.on_nan))
-        place = args.place | ({"cluster": args.cluster} if args.cluster else {})
+        found = {key: getattr(args, key) for key in ("cluster", "transport") if getattr(args, key)}
+        place = args.place | found
         moved = {key: value for key, value in place.items() if hasattr(config.architecture_settings, key)}
         config = config._replace(architecture_settings=dataclasses.replace(config.architecture_settings, **moved))
         asked = configuration.changed(config, args.agent, args.env, args.on, args.config, assignments, run)

@@ -242,13 +242,14 @@ def _value(parts: Parts, rules: Rules, policy_groups: tuple[str, ...]) -> Learne
             "value/mean": jnp.mean(values * mask) / share,
             "value/target": jnp.mean(wanted * mask) / share,
         }
-        grads, metrics = average((ravel(grads)[0], metrics))
+        # Processes that share a batch may have read policies of different versions; what they keep of them is one.
+        grads, metrics, policy = average((ravel(grads)[0], metrics, params["policy"]))
         flat, unravel = ravel(params["critics"])
         steps, moments = transform(hyper).update(grads, state.optimizer, flat)
         critics = unravel(flat + steps)  # type: ignore[operator]
         rate = hyper["target_rate"]
         targets = jax.tree.map(
-            lambda old, new: old + rate * (new - old), (state.critics, state.policy), (critics, params["policy"])
+            lambda old, new: old + rate * (new - old), (state.critics, state.policy), (critics, policy)
         )
         return ValueState(moments, *targets), {"critics": critics}, Feedback(metrics, error if prioritized else None)
 

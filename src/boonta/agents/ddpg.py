@@ -33,6 +33,11 @@ def ddpg(spec: Spec, settings: Settings, total_updates: int = 0) -> Agent:
     """
     del total_updates
     parts = continuous.parts(spec, settings, critics=1, outputs_per_action=1)
+    return continuous.agent(parts, rules(parts))
+
+
+def rules(parts: continuous.Parts) -> continuous.Rules:
+    """How a deterministic policy explores, and what it climbs: the first critic."""
 
     def policy(weights: PyTree, seen: PyTree) -> Array:
         return jnp.tanh(parts.nets.policy(weights, seen))
@@ -52,4 +57,4 @@ def ddpg(spec: Spec, settings: Settings, total_updates: int = 0) -> Agent:
         loss = -jnp.mean(value)
         return loss, {"loss/policy": loss}
 
-    return continuous.agent(parts, continuous.Rules(explore, exploit, bootstrap, objective))
+    return continuous.Rules(explore, exploit, bootstrap, objective)

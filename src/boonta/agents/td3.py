@@ -5,22 +5,21 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
-from boonta.agents import continuous
+from boonta.agents import continuous, ddpg
 from boonta.core.agent import Agent
 from boonta.core.settings import setting
 from boonta.core.spec import Spec
-from boonta.core.types import Array, Key, Params, PyTree
+from boonta.core.types import Key, Params, PyTree
 
 
 @dataclass(frozen=True)
-class Settings(continuous.Settings):
+class Settings(ddpg.Settings):
     """TD3's settings."""
 
     policy_updates: float = setting(0.5, "updates of the policy for each step of an environment", above=0.0)
-    noise: float = setting(
-        0.1, "standard deviation of the exploration noise, in units of half the action box", low=0.0, traced=True
+    target_noise: float = setting(
+        0.2, "standard deviation of noise in the target policy's actions, likewise", low=0.0, traced=True
     )
-    target_noise: float = setting(0.2, "the same of the target policy's actions", low=0.0, traced=True)
     target_noise_clip: float = setting(0.5, "limit of that noise", low=0.0, traced=True)
 
 
@@ -37,27 +36,13 @@ def td3(spec: Spec, settings: Settings, total_updates: int = 0) -> Agent:
     """
     del total_updates
     parts = continuous.parts(spec, settings, critics=2, outputs_per_action=1)
-
-    def policy(weights: PyTree, seen: PyTree) -> Array:
-        return jnp.tanh(parts.nets.policy(weights, seen))
-
-    def explore(params: Params, seen: PyTree, noise: Array) -> Array:
-        return jnp.clip(policy(params["policy"], seen) + params["settings"]["noise"] * noise, -1.0, 1.0)
-
-    def exploit(params: Params, seen: PyTree) -> Array:
-        return policy(params["policy"], seen)
+    rules = ddpg.rules(parts)
 
     def bootstrap(params: Params, target_policy: PyTree, seen: PyTree, key: Key) -> continuous.Bootstrap:
         """Similar actions are to have similar values (section 5.3)."""
-        hyper, action = params["settings"], policy(target_policy, seen)
+        hyper, action = params["settings"], rules.exploit({"policy": target_policy}, seen)
         limit = hyper["target_noise_clip"]
         noise = jnp.clip(hyper["target_noise"] * jax.random.normal(key, action.shape), -limit, limit)
         return continuous.Bootstrap(jnp.clip(action + noise, -1.0, 1.0))
 
-    def objective(moving: Params, params: Params, seen: PyTree, key: Key) -> tuple[Array, dict[str, Array]]:
-        """By the first critic alone (algorithm 1)."""
-        value = parts.expected(params["critics"], seen, policy(moving["policy"], seen))[0]
-        loss = -jnp.mean(value)
-        return loss, {"loss/policy": loss}
-
-    return continuous.agent(parts, continuous.Rules(explore, exploit, bootstrap, objective))
+    return continuous.agent(parts, rules._replace(bootstrap=bootstrap))

@@ -1,7 +1,7 @@
 """All learners of an agent beside their replays: what architectures with fused learning share."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from fractions import Fraction
 from functools import partial
 from typing import NamedTuple
@@ -75,11 +75,11 @@ class _Share(NamedTuple):
     renewals: int
 
 
-def initial(agent: Agent, key: Key, settings: dict[str, Array]) -> tuple[Params, dict[str, PyTree]]:
+def initial(agent: Agent, key: Key, settings: Mapping[str, Array | float]) -> tuple[Params, dict[str, PyTree]]:
     """An agent's parameters, with these in place of some of its settings, and its learners' private states."""
     params = agent.init(key)
     if settings:
-        params = params | {"settings": params["settings"] | settings}
+        params = params | {"settings": params["settings"] | dict(settings)}
     return params, {name: learner.init(params) for name, learner in agent.learners.items()}
 
 

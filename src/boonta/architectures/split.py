@@ -7,25 +7,27 @@
           └──────────── policy ──────────────┴──policy──▶ value
 
 Processes that act and processes that learn, none of which waits for another but where a count would get too far ahead
-(`split_pace`). What they pass on lies in an exchange (`core.exchange`); who they are is in `split_roles`. Here is who
+(`split_pace`). What they pass on lies in an exchange (`split_wiring`); who they are is in `split_roles`. Here is who
 starts them, looks after them, and stops the counts where the run wants to look.
 """
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple, Protocol
 
 import jax
 import numpy as np
 
 from boonta.architectures.learner import State
-from boonta.architectures.split_roles import GO, LIMIT, SAVE, STOP, ActorTold, LearnerTold, Wiring
+from boonta.architectures.split_wiring import BEGUN, GO, LIMIT, SAVE, STOP, ActorTold, LearnerTold, Wiring
 from boonta.core import random
-from boonta.core.exchange import Exchange
+from boonta.core.exchange import Disconnected, Exchange
 from boonta.core.types import Params, PyTree
 
 LOOK = 0.02  # seconds between looks
 BEGINNING = 600.0  # seconds that a process may take before its first move
+STUCK = 1200.0  # seconds in which some count must change
 ENDING = 10.0  # seconds that processes have to end
 USAGE = 2  # exit status of a process that was asked for what cannot be
 
@@ -73,8 +75,16 @@ class _Post:
         self.roles = roles
         self.processes: Sequence[Process] = []
         self.beats: dict[str, int] = {}
-        self.since = 0.0
+        self.since: dict[str, float] = {}  # when each was last seen to move
+        self.silent: set[str] = set()  # who has not moved yet: the others may have to wait for it
         self.lives = 0
+
+    def see(self, beats: dict[str, int], now: float) -> None:
+        """How often each has moved so far."""
+        moved = {role for role in self.roles if beats[role] != self.beats[role]}
+        waited, self.silent, self.beats = bool(self.silent), self.silent - moved, beats
+        if not self.silent:
+            self.since |= dict.fromkeys(self.roles if waited else moved, now)
 
 
 class Split:
@@ -120,11 +130,26 @@ class Split:
             nothing = np.zeros((0, wiring.pieces.nbytes), np.uint8)
             begin, data = (int(arrays[f"begin/{i}"]), arrays[f"pieces/{i}"]) if arrays else (made, nothing)
             exchange.restore(f"pieces/{i}", begin, data)
+        exchange.hand_over()
+        exchange.put(BEGUN, 0 if arrays else made * wiring.quota)  # which stays the driver's
 
-    def start(self) -> None:
-        """Set the processes going."""
+    def start(self, asked: Callable[[], bool]) -> bool:
+        """Set the processes going, and wait until all are there; false if it is asked to end before.
+
+        Raises:
+            Failed: processes died too often.
+        """
+        before = self.exchange.totals()
         for post in self._posts:
             self._start(post)
+        beats = [f"beat/{role}" for post in self._posts for role in post.roles]
+        while not asked():
+            self.look_after()
+            totals = self.exchange.totals()
+            if all(totals[beat] != before[beat] for beat in beats):
+                return True
+            time.sleep(LOOK)
+        return False
 
     def steps(self) -> int:
         """Environment steps made so far."""
@@ -138,17 +163,24 @@ class Split:
         Raises:
             Failed: processes died too often.
         """
-        exchange, told = self.exchange, Told({}, {})
+        exchange, told, quota = self.exchange, Told({}, {}), self.wiring.quota
         self._stage += 1
         exchange.put(LIMIT, steps)
         exchange.put(GO, self._stage)
-        ending = False
+        ending, counts, since = False, [0], time.monotonic()
         while not self._settled(steps):
             self.look_after()
             self._hear(told)
+            most = max(self.wiring.lengths(exchange)) * quota
             if not ending and (ending := asked()):
-                steps = min(steps, self._soonest())
+                steps = min(steps, most + quota)  # which all can still stop at
                 exchange.put(LIMIT, steps)
+            elif most > steps:  # who had not heard of it went on
+                exchange.put(LIMIT, steps := most)
+            before, counts = counts, self._counts()
+            since = time.monotonic() if counts != before else since
+            if time.monotonic() - since > STUCK:
+                raise Failed(f"no environment stepped and no learner made an update in {STUCK:g} s")
             time.sleep(LOOK)
         exchange.put(SAVE, self._stage)
         while not self._saved():
@@ -173,7 +205,7 @@ class Split:
             length = self.exchange.length(f"pieces/{i}")
             kept = self.wiring.layout.logs[f"pieces/{i}"][1]
             entries = self.exchange.read(f"pieces/{i}", max(length - kept, 0), kept)
-            found |= {f"pieces/{i}": entries.data, f"begin/{i}": np.asarray(length - len(entries.data))}
+            found |= {f"pieces/{i}": entries.data, f"begin/{i}": np.asarray(entries.following - len(entries.data))}
         return found
 
     def told(self) -> list[str]:
@@ -183,7 +215,8 @@ class Split:
 
     def close(self) -> None:
         """End all processes."""
-        self.exchange.put(STOP, 1)
+        with suppress(Disconnected):  # then they end by themselves, or are ended here
+            self.exchange.put(STOP, 1)
         until = time.monotonic() + ENDING
         processes = [process for post in self._posts for process in post.processes]
         while any(process.poll() is None for process in processes) and time.monotonic() < until:
@@ -195,28 +228,31 @@ class Split:
 
     def _settled(self, steps: int) -> bool:
         """Whether all have come as far as they may."""
-        wiring, made = self.wiring, self.steps()
-        if made < steps:
+        wiring, totals = self.wiring, self.exchange.totals()
+        heard = all(totals[f"heard/{i}"] == totals[LIMIT] == steps for i in range(wiring.plan.workers))
+        if not heard or any(length * wiring.quota != steps for length in wiring.lengths(self.exchange)):
             return False
-        pace, totals = wiring.plan.pace, self.exchange.totals()
+        pace = wiring.plan.pace
         return pace.free or not any(
-            pace.may_update(name, made, totals[f"updates/{name}"]) for name in wiring.agent.learners
+            pace.may_update(name, steps, totals[f"updates/{name}"], totals[BEGUN]) for name in wiring.agent.learners
         )
 
     def _saved(self) -> bool:
         totals = self.exchange.totals()
         return all(totals[f"saved/{name}"] == self._stage for name in self.wiring.agent.learners)
 
-    def _soonest(self) -> int:
-        """Steps that all environments can still stop at."""
-        workers = self.wiring.plan.workers
-        most = max(self.exchange.length(f"pieces/{i}") for i in range(workers))
-        return (most + 1) * workers * self.wiring.each
+    def _counts(self) -> list[int]:
+        """What changes while anything goes on."""
+        totals = self.exchange.totals()
+        return [
+            *self.wiring.lengths(self.exchange),
+            *(totals[f"updates/{name}"] for name in self.wiring.agent.learners),
+        ]
 
     def _start(self, post: _Post) -> None:
         totals = self.exchange.totals()
-        post.beats = {role: totals[f"beat/{role}"] for role in post.roles}
-        post.since = time.monotonic() + BEGINNING
+        post.beats, post.silent = {role: totals[f"beat/{role}"] for role in post.roles}, set(post.roles)
+        post.since = dict.fromkeys(post.roles, time.monotonic() + BEGINNING)
         post.processes = self._begin(post.roles, self.life + post.lives)
         post.lives += 1
 
@@ -226,16 +262,13 @@ class Split:
         for post in self._posts:
             codes = [process.poll() for process in post.processes]
             dead = [(role, code) for role, code in zip(post.roles, codes, strict=True) if code is not None]
-            beats = {role: totals[f"beat/{role}"] for role in post.roles}
-            if any(beats[role] != post.beats[role] for role in post.roles):
-                post.since = now
-            post.beats = beats
-            still = now - post.since > self.timeout
+            post.see({role: totals[f"beat/{role}"] for role in post.roles}, now)
+            still = [role for role in post.roles if now - post.since[role] > self.timeout]
             if not dead and not still:
                 continue
             why = f"exit status {dead[0][1]}" if dead else f"no move in {self.timeout:g} s"
-            who = dead[0][0] if dead else post.roles[0]
-            if any(code == USAGE for _, code in dead):
+            who = dead[0][0] if dead else still[0]
+            if dead and all(code == USAGE for _, code in dead):
                 raise Failed(f"{who} died ({why}), which another could not do better")
             if self.spent == self.restarts:
                 raise Failed(f"{who} died ({why}), after {self.spent} restarts (architecture.restarts)")

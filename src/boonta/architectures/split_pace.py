@@ -3,6 +3,7 @@
 Each process asks before it moves. With a(l) = ratio(l) * steps beyond the minimum - updates(l), learner l waits while
 a(l) would fall below 0, and environments while any a(l) would rise above its band. The band holds at least what both
 move at a time, so one of them may always go on; and once environments stop, learners end with the updates that are due.
+Where a run goes on without the experience that it had, the minimum is filled again first, and what is then due made up.
 """
 
 from collections.abc import Mapping
@@ -29,15 +30,15 @@ class Pace(NamedTuple):
     bands: dict[str, Fraction]
     free: bool = False
 
-    def may_step(self, steps: int, updates: Mapping[str, int]) -> bool:
-        """Whether environments may step on."""
-        if self.free or steps < self.minimum:
+    def may_step(self, steps: int, updates: Mapping[str, int], begun: int = 0) -> bool:
+        """Whether environments may step on, of whose steps those from `begun` on are there to learn from."""
+        if self.free or steps < begun + self.minimum:
             return True
         return all(self._due(name, steps + self.moved) - updates[name] <= self.bands[name] for name in self.ratios)
 
-    def may_update(self, name: str, steps: int, updates: int) -> bool:
-        """Whether a learner may make its next update."""
-        if steps < self.minimum:
+    def may_update(self, name: str, steps: int, updates: int, begun: int = 0) -> bool:
+        """Whether a learner may make its next update, likewise."""
+        if steps < begun + self.minimum:
             return False
         return self.free or self._due(name, steps) >= updates + 1
 

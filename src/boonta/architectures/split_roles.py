@@ -6,165 +6,25 @@ there too, so a process that takes its place begins with a look.
 
 import time
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from boonta.architectures import sebulba
 from boonta.architectures.fleet_roles import Make, Rollout
-from boonta.architectures.learner import State, metric_names, sample_like, sampled, sampled_updater, starter
-from boonta.architectures.split_pace import Pace
-from boonta.architectures.turns import together
+from boonta.architectures.learner import State, sample_like, sampled, sampled_updater, starter
+from boonta.architectures.learning import initial
+from boonta.architectures.split_wiring import BEGUN, GO, LIMIT, MOST, SAVE, STOP, ActorTold, LearnerTold, Wiring
 from boonta.core import acting, devices, nests, random
-from boonta.core.agent import Agent
 from boonta.core.episodes import Finished, merge_all
-from boonta.core.exchange import Exchange, Layout
-from boonta.core.host import Workers
-from boonta.core.packing import Packing
-from boonta.core.spec import Spec
-from boonta.core.types import Params, PyTree, Trajectory
+from boonta.core.exchange import Exchange
+from boonta.core.types import Params, PyTree
 from boonta.replay.host import HostReplay
-from boonta.replay.windows import windows
 
 TELL = 0.1  # seconds between what a process tells of itself
-TOLD = 1024  # entries of that which are kept
-MOST = 256  # entries of experience that are read at a time
-LIMIT, GO, SAVE, STOP = "limit", "go", "save", "stop"  # the driver's totals: steps; stages begun, and ended; the end
-
-
-class Plan(NamedTuple):
-    """Who there is.
-
-    Attributes:
-        workers: processes that act.
-        envs: environments of each, E.
-        members: processes of each learner, by name; those of one share its batch.
-        pace: Pace.
-        capacity: windows that replay keeps.
-        publish: updates between published parameters.
-        seed: of the run.
-        overrides: settings in place of the agent's, of the parameter group `settings`.
-        finite: whether an observation or reward that is not finite is a fault.
-        simulators: what steps environments.
-    """
-
-    workers: int
-    envs: int
-    members: dict[str, int]
-    pace: Pace
-    capacity: int
-    publish: int = 1
-    seed: int = 0
-    overrides: Mapping[str, float] = {}
-    finite: bool = False
-    simulators: Workers = Workers()
-
-    def roles(self) -> list[str]:
-        """What processes are called: `environment/0`, `value/0`."""
-        acting = [f"environment/{i}" for i in range(self.workers)]
-        return acting + [f"{name}/{i}" for name, count in self.members.items() for i in range(count)]
-
-
-class ActorTold(NamedTuple):
-    """About what a process acted: episodes that finished, health, seconds busy, pieces, and lag in policy updates."""
-
-    finished: Finished
-    bad: Any
-    seconds: Any
-    pieces: Any
-    lag: Any
-    lag_max: Any
-
-
-class LearnerTold(NamedTuple):
-    """About updates: means of metrics, health, seconds busy, how many, lag of what was read, experience lost."""
-
-    metrics: dict[str, Any]
-    bad: Any
-    seconds: Any
-    made: Any
-    lag: Any
-    lag_max: Any
-    lost: Any
-
-
-class Wiring:
-    """How everything lies in the exchange, for all who take part alike.
-
-    Args:
-        agent: the agent, its learners apart.
-        spec: the environment's.
-        plan: Plan.
-    """
-
-    def __init__(self, agent: Agent, spec: Spec, plan: Plan) -> None:
-        self.agent, self.spec, self.plan = agent, spec, plan
-        self.actor = sebulba.acts(together(agent), spec)
-        params = jax.eval_shape(agent.init, random.key(0))
-        self.piece = self.actor.piece(params)
-        batch = jax.tree.map(lambda s: jax.ShapeDtypeStruct((plan.envs, *s.shape), s.dtype), self.piece)
-        self.pieces = Packing(batch)
-        number, count = np.zeros((), np.float32), np.zeros((), np.int32)
-        none: Any = Finished(*[number] * 4)  # type: ignore[arg-type]
-        self.acted = Packing(ActorTold(none, count, number, count, number, count))
-        self.metrics: dict[str, list[str]] = {}  # of each learner, those that health may point to
-        self.params: dict[str, Packing] = {}
-        self.states: dict[str, Packing] = {}
-        self.learned: dict[str, Packing] = {}
-        entries = {}
-        for name, learner in agent.learners.items():
-            if learner.insert is not None or learner.experience.reanalyse:
-                raise ValueError(
-                    f"split has no first priorities and does not reanalyse, as {name} asks; use --on fleet"
-                )
-            half, sizes = sampled(self.alone(name), 0, spec.stack), windows(learner.experience)
-            state = jax.eval_shape(lambda half=half: half.init(random.key(0), dict(plan.overrides)))
-            sample = sample_like(self.viewed(name), learner.experience, learner.experience.batch, spec.stack)
-            metrics = jax.eval_shape(half.update, state, sample)[1]
-            self.params[name] = Packing({group: params[group] for group in learner.owns})
-            self.states[name] = Packing(jax.eval_shape(random.without_keys, state))
-            self.metrics[name] = metric_names(metrics)
-            own = {key: number for key in metrics if key not in ("health", "made") and "policy_lag" not in key}
-            self.learned[name] = Packing(LearnerTold(own, count, number, count, number, count, count))
-            entries[name] = -(-plan.capacity // (plan.workers * plan.envs * sizes.each)) + sizes.pieces + MOST
-        logs = {f"pieces/{i}": (self.pieces.nbytes, max(entries.values())) for i in range(plan.workers)}
-        roles = plan.roles()
-        logs |= {f"told/{role}": (self._told(role).nbytes, TOLD) for role in roles}
-        values = {f"params/{name}": packing.nbytes for name, packing in self.params.items()}
-        values |= {f"state/{name}": packing.nbytes for name, packing in self.states.items()}
-        totals = [LIMIT, GO, SAVE, STOP, *(f"beat/{role}" for role in roles)]
-        totals += [f"{what}/{name}" for name in agent.learners for what in ("updates", "saved", "next")]
-        about = [self.pieces.schema, *(packing.schema for packing in self.states.values())]
-        self.layout = Layout(logs, values, tuple(totals), " ".join(about))
-
-    def alone(self, name: str) -> Agent:
-        """The agent with this learner alone."""
-        return self.agent._replace(learners={name: self.agent.learners[name]})
-
-    def viewed(self, name: str) -> Trajectory:
-        """The shapes of what of a piece this learner keeps."""
-        view = self.agent.learners[name].experience.view
-        return self.piece if view is None else view(self.piece)
-
-    def steps(self, exchange: Exchange) -> int:
-        """Environment steps made so far."""
-        return sum(exchange.length(f"pieces/{i}") for i in range(self.plan.workers)) * self.each
-
-    @property
-    def each(self) -> int:
-        """Environment steps of an entry."""
-        return self.plan.envs * self.actor.unroll
-
-    def _told(self, role: str) -> Packing:
-        kind = role.split("/")[0]
-        return self.acted if kind == "environment" else self.learned[kind]
-
-    def told(self, role: str, data: np.ndarray) -> Any:
-        """What a process told, from its bytes."""
-        return self._told(role).unpack(data)
+BEAT = 0.05  # seconds between signs that it moves
 
 
 class Others:
@@ -197,7 +57,26 @@ class Others:
         return max([0, *(totals[f"updates/{name}"] - max(v, 0) for name, v in self.versions.items())])
 
 
-class Acting:
+class Moving:
+    """A process that shows that it moves.
+
+    Args:
+        exchange: Exchange.
+        role: what it is called.
+    """
+
+    def __init__(self, exchange: Exchange, role: str) -> None:
+        self.exchange, self.role = exchange, role
+        self._beats, self._shown = exchange.totals()[f"beat/{role}"], 0.0
+
+    def beat(self) -> None:
+        """Show it, now and then."""
+        if time.monotonic() - self._shown > BEAT:
+            self._beats, self._shown = self._beats + 1, time.monotonic()
+            self.exchange.put(f"beat/{self.role}", self._beats)
+
+
+class Acting(Moving):
     """A process of environments.
 
     Args:
@@ -209,28 +88,30 @@ class Acting:
     """
 
     def __init__(self, make: Make, wiring: Wiring, exchange: Exchange, which: int, life: int) -> None:
-        plan, self.wiring, self.exchange = wiring.plan, wiring, exchange
+        super().__init__(exchange, f"environment/{which}")
+        plan, self.wiring, self.which = wiring.plan, wiring, which
         first, everyone = which * plan.envs, plan.workers * plan.envs
         self.rollout = Rollout(make, first, plan.envs, everyone, life, plan.seed, plan.simulators, plan.finite)
-        self.log, self.role = f"pieces/{which}", f"environment/{which}"
+        self.log = f"pieces/{which}"
         self.others = Others(wiring, exchange, wiring.actor.reads)
-        params = initial(wiring)
+        key = acting.streams(random.key(plan.seed)).params
+        params, _ = jax.jit(lambda: initial(wiring.agent, key, plan.overrides))()
         self.params = {name: params[name] for name in wiring.actor.reads}
-        self.beats = 0
         self._told: list[tuple[Any, int]] = []
         self._since = time.monotonic()
 
     def run(self) -> None:
         """Until the driver ends it."""
         wiring, exchange, log = self.wiring, self.exchange, self.log
-        pace, quota = wiring.plan.pace, wiring.plan.workers * wiring.each
-        names, idle = wiring.agent.learners, 0
+        pace, names, idle, heard = wiring.plan.pace, wiring.agent.learners, 0, -1
         while not (totals := exchange.totals())[STOP]:
-            self.beats += 1
-            exchange.put(f"beat/{self.role}", self.beats)
+            self.beat()
+            if totals[LIMIT] != heard:
+                heard = totals[LIMIT]
+                exchange.put(f"heard/{self.which}", heard)
             updates = {name: totals[f"updates/{name}"] for name in names}
-            here = exchange.length(log) < totals[LIMIT] // quota
-            if here and pace.may_step(wiring.steps(exchange), updates):
+            here = exchange.length(log) < heard // wiring.quota
+            if here and pace.may_step(wiring.steps(exchange), updates, totals[BEGUN]):
                 self._move(totals)
                 idle = 0
             else:
@@ -266,7 +147,7 @@ class Acting:
         self.exchange.append(f"told/{self.role}", self.wiring.acted.pack(summed))
 
 
-class Learning:
+class Learning(Moving):
     """A process that learns; of several that share a learner's batch, one speaks for all.
 
     Args:
@@ -281,9 +162,9 @@ class Learning:
     def __init__(
         self, wiring: Wiring, exchange: Exchange, name: str, rank: int, mesh: Mesh, compress: bool = False
     ) -> None:
+        super().__init__(exchange, f"{name}/{rank}")
         plan, learner = wiring.plan, wiring.agent.learners[name]
-        self.wiring, self.exchange, self.name, self.rank, self.mesh = wiring, exchange, name, rank, mesh
-        self.role, self.wanted = f"{name}/{rank}", learner.experience
+        self.wiring, self.name, self.rank, self.mesh, self.wanted = wiring, name, rank, mesh, learner.experience
         half = sampled(wiring.alone(name), 0, wiring.spec.stack)
         count = plan.members[name]
         place = list(wiring.agent.learners).index(name)
@@ -300,7 +181,6 @@ class Learning:
         self.state: State = starter(half, mesh)(random.key(plan.seed), dict(plan.overrides))
         self._go_on()
         self._compile()
-        self.saved, self.beats = exchange.totals()[f"saved/{name}"], 0
         self._made: list[tuple[Any, int]] = []
         self._busy, self._since = 0.0, time.monotonic()
 
@@ -333,10 +213,9 @@ class Learning:
         """Until the driver ends it."""
         exchange, idle = self.exchange, 0
         while not (totals := exchange.totals())[STOP]:
-            self.beats += 1
-            exchange.put(f"beat/{self.role}", self.beats)
+            self.beat()
             behind = self._ingest()
-            if totals[SAVE] > self.saved:
+            if self.rank == 0 and totals[SAVE] > totals[f"saved/{self.name}"]:
                 self._save(totals[SAVE])
             elif self._caught_up and self._may(totals):
                 self._learn(totals)
@@ -359,18 +238,18 @@ class Learning:
                 chunk = view(self.wiring.pieces.unpack(entry))
                 for e in range(self.wiring.plan.envs):
                     self.replay.insert(nests.mapped(lambda x, e=e: x[e], chunk))
-            more |= len(found.data) + found.lost == MOST
+            more |= len(found.data) + found.lost >= MOST
         self._caught_up |= not more
         return more
 
     def _may(self, totals: Mapping[str, int]) -> bool:
         """Whether to make the next update: the first of several processes says, the others follow."""
-        if totals[GO] <= self.saved or not len(self.replay):
+        if totals[GO] <= totals[f"saved/{self.name}"] or not len(self.replay):
             return False
-        if self.rank:
+        if self.rank:  # the stage does not end before an update that has begun: whoever began it says when
             return totals[f"next/{self.name}"] > self.updates
         steps = sum(self.cursors) * self.wiring.each
-        return self.wiring.plan.pace.may_update(self.name, steps, self.updates)
+        return self.wiring.plan.pace.may_update(self.name, steps, self.updates, totals[BEGUN])
 
     def _learn(self, totals: Mapping[str, int]) -> None:
         since = time.perf_counter()
@@ -402,12 +281,10 @@ class Learning:
     def _save(self, number: int) -> None:
         """Show the whole state, and wait for the driver."""
         self._tell()
-        if self.rank == 0:
-            self._publish()
-            bare = jax.device_get(random.without_keys(self.state))
-            self.exchange.publish(f"state/{self.name}", self.updates, self.wiring.states[self.name].pack(bare))
-            self.exchange.put(f"saved/{self.name}", number)
-        self.saved = number
+        self._publish()
+        bare = jax.device_get(random.without_keys(self.state))
+        self.exchange.publish(f"state/{self.name}", self.updates, self.wiring.states[self.name].pack(bare))
+        self.exchange.put(f"saved/{self.name}", number)
 
     def _tell(self) -> None:
         self._since = time.monotonic()
@@ -426,11 +303,3 @@ class Learning:
         )  # fmt: skip
         self._made, self._busy = [], 0.0
         self.exchange.append(f"told/{self.role}", packing.pack(told))
-
-
-def initial(wiring: Wiring) -> Params:
-    """The parameters that all processes begin with."""
-    params = jax.jit(wiring.agent.init)(acting.streams(random.key(wiring.plan.seed)).params)
-    if wiring.plan.overrides:
-        params = params | {"settings": params["settings"] | dict(wiring.plan.overrides)}
-    return params

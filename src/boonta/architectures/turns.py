@@ -92,7 +92,8 @@ def _one(members: dict[str, Learner]) -> Learner:
     ) -> tuple[dict[str, PyTree], Params, Feedback]:
         shards, at = experience.batch // batch_size(sample.weights), 0
         metrics: dict[str, Array] = {}
-        priorities: list[Array | None] = []
+        priorities: list[Array] = []
+        writers = 0
         for i, (name, one) in enumerate(members.items()):
             count, each = updates[name], _share(name, wishes[name].batch, shards)
             mine = _parts(_viewed(sample, one), at, count, each)
@@ -102,20 +103,15 @@ def _one(members: dict[str, Learner]) -> Learner:
             (state, owned), feedback = repeat(_once(one, params), begin, count, (mine, keys))
             states, params = states | {name: state}, params | owned
             metrics |= jax.tree.map(lambda x: jnp.mean(x, axis=0), feedback.metrics)
-            priorities.append(None if feedback.priorities is None else feedback.priorities.reshape(-1))
-        said = [new for new in priorities if new is not None]
-        if len(said) > 1:
+            writes = feedback.priorities is not None
+            writers += writes
+            # What is not finite leaves the priority in replay as it is.
+            said = feedback.priorities.reshape(-1) if writes else jnp.full(count * each, jnp.nan, jnp.float32)
+            priorities.append(said)
+        if writers > 1:
             raise ValueError(f"at most one of {', '.join(members)} may write priorities, as they share a replay")
-        return states, {group: params[group] for group in owns}, Feedback(metrics, _all(priorities, sample))
-
-    def _all(priorities: list[Array | None], sample: Sample) -> Array | None:
-        """The priorities of the whole sample; what is not finite leaves them as they are."""
-        if all(new is None for new in priorities):
-            return None
-        shards = experience.batch // batch_size(sample.weights)
-        sizes = [updates[name] * wish.batch // shards for name, wish in wishes.items()]
-        silent = [jnp.full(size, jnp.nan, jnp.float32) for size in sizes]
-        return jnp.concatenate([old if new is None else new for new, old in zip(priorities, silent, strict=True)])
+        new = jnp.concatenate(priorities) if writers else None
+        return states, {group: params[group] for group in owns}, Feedback(metrics, new)
 
     return Learner(owns, reads, experience, init, update, inserts[0] if inserts else None)
 

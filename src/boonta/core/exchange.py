@@ -9,6 +9,10 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 
+class Disconnected(Exception):
+    """What carries everything no longer does, or not for us; the message says why."""
+
+
 class Layout(NamedTuple):
     """What there is to write and read, known to all who take part.
 
@@ -45,7 +49,7 @@ class Entries(NamedTuple):
 
 
 class Exchange(Protocol):
-    """One process' door to the others."""
+    """One process' door to the others; who no longer takes part is told so by `Disconnected`."""
 
     def append(self, log: str, entry: np.ndarray) -> None:
         """Add an entry, uint8 [bytes of one], in place of the oldest. One process at a time writes a log."""
@@ -61,6 +65,10 @@ class Exchange(Protocol):
 
     def restore(self, log: str, begin: int, data: np.ndarray) -> None:
         """Make a log what it was: entries uint8 [K, bytes of one], the first of which had this number."""
+        ...
+
+    def hand_over(self) -> None:
+        """From now on others write what this process has written so far."""
         ...
 
     def publish(self, value: str, version: int, data: np.ndarray) -> None:

@@ -192,11 +192,20 @@ def load(path: Path) -> Config:
     Raises:
         ValueError: it is not what `write` writes.
     """
-    tables = _parse(path, str(path))
+    return loaded(_text(path, str(path)), str(path))
+
+
+def loaded(text: str, called: str) -> Config:
+    """The configuration of such a text.
+
+    Raises:
+        ValueError: it is not what `write` writes.
+    """
+    tables = _parse(text, called)
     if missing := [
         table for table in TABLES if table not in tables or (table in DEFAULTS and "name" not in tables[table])
     ]:
-        raise ValueError(f"{path} is damaged: {', '.join(missing)} is missing or has no name")
+        raise ValueError(f"{called} is damaged: {', '.join(missing)} is missing or has no name")
     names = {table: tables[table].pop("name") for table in DEFAULTS}
     entry = registry.agent(names["agent"])
     return Config(
@@ -284,13 +293,20 @@ def _read(file: str | Path | None) -> tuple[dict[str, Any], str]:
         raise FileNotFoundError(
             f"--config {file}: neither a file nor a recipe{nearest(str(file), shipped)}; see `boonta list recipes`"
         )
-    return _parse(path, f"--config {file}"), str(file)
+    return _parse(_text(path, f"--config {file}"), f"--config {file}"), str(file)
 
 
-def _parse(path: Path, called: str) -> dict[str, Any]:
+def _text(path: Path, called: str) -> str:
     try:
-        tables = tomllib.loads(path.read_text("utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        return path.read_text("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{called}: {error}") from error
+
+
+def _parse(text: str, called: str) -> dict[str, Any]:
+    try:
+        tables = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
         raise ValueError(f"{called}: {error}") from error
     for table in tables:
         if table not in TABLES:

@@ -75,6 +75,9 @@ class SharedMemory:
     def restore(self, log: str, begin: int, data: np.ndarray) -> None:
         self._logs[log].restore(begin, data)
 
+    def hand_over(self) -> None:
+        pass  # the memory does not mind who writes
+
     def publish(self, value: str, version: int, data: np.ndarray) -> None:
         self._values[value].append(np.concatenate([np.array([version], "<i8").view(np.uint8), data]))
 

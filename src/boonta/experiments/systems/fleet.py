@@ -13,7 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from boonta.architectures import fleet, learner, sebulba
-from boonta.architectures.fleet import Asked, Plan
+from boonta.architectures.fleet import Asked
+from boonta.architectures.fleet_plan import ROLES, Plan
 from boonta.architectures.fleet_roles import Parts
 from boonta.architectures.fleet_staff import Failed as Failure
 from boonta.architectures.learning import fused
@@ -162,12 +163,12 @@ class Fleet(Hosted):
         options: Options = self.options
         workers = options.training_workers or cores()
         envs = options.envs or max(fitting(self.agent) // workers, 1)
-        gpus = {"replay": 0.0} | {r: getattr(options, f"{r}_gpus") for r in fleet.ROLES if r != "replay"}
+        gpus = {"replay": 0.0} | {r: getattr(options, f"{r}_gpus") for r in ROLES if r != "replay"}
         plan = Plan(
             workers, envs, ahead=options.ahead, publish=options.publish, compress=options.compress,
             devices=options.devices or (0 if options.server_gpus else 1), restarts=options.restarts,
             timeout=options.timeout, finite=self.drop, simulators=self.workers,
-            resources={role: Resources(getattr(options, f"{role}_cpus"), gpus[role]) for role in fleet.ROLES},
+            resources={role: Resources(getattr(options, f"{role}_cpus"), gpus[role]) for role in ROLES},
         )  # fmt: skip
         if not self.replaying:
             learning = fused(self.agent, workers * envs, max(plan.devices, 1), stack=self.spec.stack)
@@ -195,7 +196,7 @@ class Fleet(Hosted):
         plan, needs = self.plan, self.plan.resources
         counts = {"server": 1, "testing": 1, "training": plan.workers, "reanalyse": plan.reanalysers}
         counts["replay"] = int(bool(plan.batch))
-        return Cluster(self.options.cluster, sum(counts[role] * needs[role].cpus for role in fleet.ROLES))
+        return Cluster(self.options.cluster, sum(counts[role] * needs[role].cpus for role in ROLES))
 
     def _counts(self, members: fleet.Fleet) -> dict[str, float]:
         counts = {"restarts": float(members.staff.spent)}

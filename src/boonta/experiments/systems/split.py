@@ -1,12 +1,9 @@
 """Split as a system: processes of this machine, what they share, and the state that they come to between two stages."""
 
-import os
-import socket
-import subprocess
 import sys
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -19,10 +16,13 @@ from boonta.architectures.fleet_roles import Parts
 from boonta.architectures.learner import State as Learner
 from boonta.architectures.learner import sampled
 from boonta.architectures.split_pace import pace
-from boonta.architectures.split_roles import Acting, Learning, Plan, Wiring
+from boonta.architectures.split_roles import Acting, Learning
+from boonta.architectures.split_wiring import Plan, Wiring
 from boonta.core import devices, random
 from boonta.core import episodes as counting
+from boonta.core.crew import Crew
 from boonta.core.environment import check
+from boonta.core.exchange import Disconnected, Exchange
 from boonta.core.faults import Budget
 from boonta.core.host import Workers
 from boonta.core.types import Array, Params, PyTree
@@ -31,12 +31,12 @@ from boonta.experiments import process, registry
 from boonta.experiments.config import Config
 from boonta.experiments.devices import describe
 from boonta.experiments.replays import Arrays
+from boonta.experiments.systems import split_processes
 from boonta.experiments.systems.hosted import RESUMED, Hosted
 from boonta.experiments.systems.protocol import Failed, Idle
 from boonta.experiments.tables import Split as Options
 from boonta.replay.windows import pace as steps_before
 from boonta.replay.windows import windows
-from boonta.transport.shm import SharedMemory
 
 
 class State(NamedTuple):
@@ -64,17 +64,17 @@ class Split(Hosted):
         jax.config.update("jax_platforms", "cpu")  # accelerators are the learners'
         super().__init__(config)
         self.options: Options = config.architecture_settings
-        if self.options.transport != "shm":
-            raise ValueError(f"architecture.transport must be shm, got {self.options.transport!r}")
         self.workers = Workers(self.options.workers, self.options.worker_count, self.options.worker_timeout)
         self.player = jax.devices()[0]
-        self.wiring = wired(config)
+        self.wiring = wired(self)
+        split_processes.check(self.options, self.wiring.plan.roles())
         pacing, each = self.wiring.plan.pace, self.wiring.each
         self.steps = float(self.wiring.plan.workers * each)
         self.updates = max(1, round(sum(pacing.ratios.values()) * int(self.steps)))
         self.iterations = configuration.iterations(config, self.steps, self.updates)
         self.split: split.Split | None = None
-        self._exchange: SharedMemory | None = None
+        self._exchange: Exchange | None = None
+        self._crew: Crew | None = None
         self._replay: Arrays | None = None
         self._made = self._life = 0
 
@@ -94,11 +94,13 @@ class Split(Hosted):
     def advance(
         self, state: State, iterations: int, asked: Callable[[], bool]
     ) -> tuple[State, dict[str, np.ndarray], float]:
-        try:
+        with _loud():
             if self.split is None:
                 clock = time.perf_counter()
-                self._begin(state)
+                there = self._begin(state, asked)
                 self.compile_seconds += time.perf_counter() - clock
+                if not there:
+                    raise Idle
             running = self.split
             assert running is not None
             clock, before = time.perf_counter(), self._made
@@ -107,9 +109,7 @@ class Split(Hosted):
             self._made = running.steps() // int(self.steps)
             if self._made == before:
                 raise Idle
-        except split.Failed as error:
-            raise Failed(str(error)) from error
-        learners = running.states()
+            learners = running.states()
         whole = split.params(learners, self.wiring.agent)
         updates = sum(int(one.updates) for one in learners.values())
         made = updates - int(state.updates)
@@ -118,7 +118,8 @@ class Split(Hosted):
         return state, self._rows(told, self._made - before, made, elapsed), elapsed
 
     def replays(self, state: State) -> AbstractContextManager[Arrays]:
-        return nullcontext(self.split.arrays() if self.split else self._replay or {})
+        with _loud():
+            return nullcontext(self.split.arrays() if self.split else self._replay or {})
 
     def joined(self, rest: State, fresh: State, replays: Arrays | None) -> State:
         del fresh
@@ -140,11 +141,9 @@ class Split(Hosted):
         return self.split.told() if self.split else []
 
     def check(self) -> None:
-        try:
+        with _loud():
             if self.split:
                 self.split.look_after()
-        except split.Failed as error:
-            raise Failed(str(error)) from error
 
     def describe(self) -> dict[str, Any]:
         plan = self.wiring.plan
@@ -156,11 +155,11 @@ class Split(Hosted):
         }
 
     def close(self) -> None:
-        self._end_evaluation()
-        if self.split:
-            self.split.close()
-        if self._exchange:
-            self._exchange.close()
+        with ExitStack() as ending:  # each is ended, whatever becomes of the others
+            for one in (self._crew, self._exchange, self.split):
+                if one:
+                    ending.callback(one.close)
+            ending.callback(self._end_evaluation)
 
     def _fresh(self) -> State:
         """The state at the beginning; learners draw from different streams."""
@@ -172,33 +171,26 @@ class Split(Hosted):
             learners[name] = random.without_keys(one)
         return State(whole, learners, {}, jnp.int32(0))
 
-    def _begin(self, state: State) -> None:
-        """The processes, who go on from this state."""
-        exchange = self._exchange = SharedMemory(self.wiring.layout)
+    def _begin(self, state: State, asked: Callable[[], bool]) -> bool:
+        """The processes, who go on from this state; whether all came before it was asked to end."""
         options = self.options
-        running = split.Split(self.wiring, exchange, self._start, options.restarts, options.timeout, self._life)
-        bare = jax.device_get(state)
-        learners = {name: one._replace(params=bare.params) for name, one in bare.learners.items()}
-        running.restore(learners, self._replay, self._made)
-        self._replay, self.split = None, running
-        running.start()
+        meeting = split_processes.place(self.config, self.wiring.layout, self._life)
+        self._exchange = meeting.exchange
+        begin = partial(split_processes.started, self.config, meeting, self.wiring.plan.roles())
+        if options.cluster:
+            from boonta.experiments.systems import split_cluster
+            from boonta.transport.ray import Cluster
 
-    def _start(self, roles: list[str], life: int) -> list[subprocess.Popen]:
-        """Processes of these roles; of several, JAX makes one."""
-        assert self._exchange is not None
-        hosts = ["--coordinator", f"127.0.0.1:{_free_port()}", "--processes", str(len(roles))]
-        started = []
-        environment = _environment(len(self.wiring.plan.members))
-        for rank, role in enumerate(roles):
-            config = _readable(self.config)
-            command = [sys.executable, "-m", "boonta", "split-worker", "--role", role, "--life", str(life)]
-            command += ["--transport", f"shm:{self._exchange.descriptor}", "--config", f"/dev/fd/{config}"]
-            command += [*hosts, "--process", str(rank)] if len(roles) > 1 else []
-            own = environment | ({"JAX_PLATFORMS": "cpu"} if role.startswith("environment/") else {})
-            files = (self._exchange.descriptor, config)
-            started.append(subprocess.Popen(command, stdin=subprocess.PIPE, env=own, pass_fds=files))
-            os.close(config)
-        return started
+            self._crew = Cluster(options.cluster, 0.0)
+            begin = partial(split_cluster.started, self._crew, self.config, meeting)
+        running = split.Split(self.wiring, meeting.exchange, begin, options.restarts, options.timeout, self._life)
+        bare = jax.device_get(state)
+        states = {name: one._replace(params=bare.params) for name, one in bare.learners.items()}
+        running.restore(states, self._replay, self._made)
+        self._replay, self.split = None, running
+        if options.remote:
+            print(f"boonta: {meeting.invitation}", file=sys.stderr)
+        return running.start(asked)
 
     def _rows(self, told: split.Told, iterations: int, made: int, elapsed: float) -> dict[str, np.ndarray]:
         """The metrics [1, iterations]: sums in the first column, and nothing in the others, or the same in all."""
@@ -244,9 +236,9 @@ class Split(Hosted):
         return Budget(self.options.restarts)
 
 
-def wired(config: Config) -> Wiring:
-    """How the processes of a configuration lie beside one another."""
-    member = _Member(config)
+def wired(member: Hosted) -> Wiring:
+    """What a member's processes exchange."""
+    config = member.config
     options: Options = config.architecture_settings
     make = partial(registry.agent(config.agent).factory, member.spec, config.agent_settings)
     agent = make()
@@ -281,23 +273,55 @@ def wired(config: Config) -> Wiring:
     return Wiring(make(total_updates=total), member.spec, plan)
 
 
-def work(config: Config, role: str, descriptor: int, life: int, hosts: process.Hosts) -> None:
-    """Be one process of a run until it ends, or the standard input does."""
+def work(role: str, invited: split_processes.Invited) -> None:
+    """Be one process of a run until it ends."""
     kind, _, number = role.partition("/")
-    several = hosts.processes or 1
-    process.start(max(config.architecture_settings.devices, 1) * several if kind != "environment" else 1, hosts)
-    wiring = wired(config)
+    options, several = invited.config.architecture_settings, invited.hosts.processes or 1
+    process.start(max(options.devices, 1) * several if kind != "environment" else 1, invited.hosts)
+    member = _Member(invited.config)
+    wiring = wired(member)
     if role not in wiring.plan.roles():
         raise ValueError(
             f"--role must be one of {', '.join(wiring.plan.roles())}, which the run declares; got {role!r}"
         )
-    exchange = SharedMemory(wiring.layout, descriptor)
-    if kind == "environment":
-        member = _Member(config)
-        Acting(lambda: Parts(member.make_agent(), member.host, member.play), wiring, exchange, int(number), life).run()
-    else:
-        compress = config.architecture_settings.compress
-        Learning(wiring, exchange, kind, int(number), devices.mesh(jax.devices()), compress).run()
+    exchange = invited.join(wiring.layout, role)
+    try:
+        moving: Acting | Learning
+        if kind == "environment":
+            make = lambda: Parts(member.make_agent(), member.host, member.play)  # noqa: E731
+            moving = Acting(make, wiring, exchange, int(number), invited.life)
+        else:
+            mesh = devices.mesh(_devices(options.devices))
+            moving = Learning(wiring, exchange, kind, int(number), mesh, options.compress)
+        try:
+            moving.run()
+        except ValueError as error:  # of a collective that lost a process, say: no matter of what was asked for
+            raise RuntimeError(f"{role} fails: {error}") from error
+    finally:
+        exchange.close()
+
+
+def _devices(count: int) -> list[Any]:
+    """The first ones of each process.
+
+    Raises:
+        ValueError: a process has fewer.
+    """
+    found: dict[int, list[Any]] = {}
+    for device in jax.devices():
+        found.setdefault(device.process_index, []).append(device)
+    if (fewest := min(len(those) for those in found.values())) < count:
+        raise ValueError(f"architecture.devices must be at most {fewest} here, got {count}")
+    return [device for those in found.values() for device in those[:count]]
+
+
+@contextmanager
+def _loud() -> Iterator[None]:
+    """What ends the run says so in the run's own words."""
+    try:
+        yield
+    except (split.Failed, Disconnected) as error:
+        raise Failed(str(error)) from error
 
 
 class _Member(Hosted):
@@ -309,27 +333,3 @@ class _Member(Hosted):
 
     def _budget(self) -> Budget:
         return Budget(0)  # whose environments fail is replaced, and counted
-
-
-def _environment(learners: int) -> dict[str, str]:
-    """Of a process: it counts its own virtual devices, and shares the memory of an accelerator with others."""
-    environment = dict(os.environ)
-    flags = [flag for flag in environment.get("XLA_FLAGS", "").split() if "device_count" not in flag]
-    environment["XLA_FLAGS"] = " ".join(flags)
-    environment.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", f"{0.9 / learners:.3f}")
-    return environment
-
-
-def _readable(config: Config) -> int:
-    """A descriptor of the configuration's text, to be read once."""
-    descriptor, end = os.pipe()
-    os.write(end, configuration.write(config).encode())
-    os.close(end)
-    os.set_inheritable(descriptor, True)
-    return descriptor
-
-
-def _free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
