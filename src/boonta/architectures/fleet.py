@@ -14,10 +14,11 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
+from boonta.architectures.fleet_plan import Plan
 from boonta.architectures.fleet_roles import (
     Make,
     Memory,
@@ -31,64 +32,12 @@ from boonta.architectures.fleet_roles import (
 from boonta.architectures.fleet_staff import Failed, Post, Staff
 from boonta.architectures.learner import State
 from boonta.core.crew import Crew, Gone, Raised, Ref, Resources
-from boonta.core.host import Workers
 
 LIMIT = 3600.0  # seconds that greedy episodes may take, before who plays them is taken to hang
-ROLES = ("server", "replay", "training", "reanalyse", "testing")
 
 
 class Asked(Exception):
     """The run is to end, and nothing has been learned yet."""
-
-
-class Plan(NamedTuple):
-    """Who there is, and how far ahead of one another they may be.
-
-    Attributes:
-        workers: training workers.
-        envs: environments of each.
-        reanalysers: reanalyse workers.
-        batch: windows of a sample; 0 where each trajectory is learned from once.
-        rounds: trajectories of all workers that an update then takes.
-        ratio: samples for each window inserted, on average.
-        minimum: windows in replay before learning starts.
-        each: windows that one piece completes.
-        reanalyse: pieces acted on again for each piece inserted.
-        capacity: windows that replay keeps, those included that wait for their last pieces.
-        compress: see `Memory`.
-        ahead: samples, or trajectories of all workers, that lie ready for the parameter server, and are asked for.
-        publish: updates between copies of the parameters.
-        devices: of the parameter server; 0 for all that it sees.
-        restarts: how often a member may be replaced before the run fails.
-        timeout: seconds after which a member that has not answered is replaced.
-        finite: whether an observation or reward that is not finite is a fault.
-        simulators: what steps environments.
-        resources: of each role, by the names of ROLES.
-    """
-
-    workers: int
-    envs: int
-    reanalysers: int = 0
-    batch: int = 0
-    rounds: int = 1
-    ratio: float = 1.0
-    minimum: int = 0
-    each: int = 1
-    reanalyse: float = 0.0
-    capacity: int = 0
-    compress: bool = False
-    ahead: int = 2
-    publish: int = 1
-    devices: int = 0
-    restarts: int = 3
-    timeout: float = 120.0
-    finite: bool = False
-    simulators: Workers = Workers()
-    resources: dict[str, Resources] = {}  # noqa: RUF012
-
-    def pieces(self) -> int:
-        """Windows in what a worker makes at a time."""
-        return self.envs * self.each
 
 
 class Fleet:
@@ -117,6 +66,7 @@ class Fleet:
         self.learning = self.acting = 0.0  # seconds that the parameter server and the training workers spent
         self.asked: Callable[[], bool] = lambda: False
         self._params: tuple[Ref, int] | None = None  # the latest that are there, and the updates behind them
+        self._acting: dict[Post, int] = {}  # the updates behind what each busy worker acts with
         self._out = 0  # windows that workers are making, or that are on their way into replay
         self._due = 0.0  # pieces to act on again
         self._drawn = 0  # samples on their way
@@ -235,12 +185,14 @@ class Fleet:
         for post in self._workers:
             if self._params and self._server.ready and post.ready and not post.busy and self._may_insert():
                 post.busy = True
+                self._acting[post] = self._params[1]
                 self._out += self.plan.pieces()
                 came, lost = partial(self._came, post), partial(self._lost, post)
                 self.staff.ask(post, "run", *self._params, then=came, undo=lost, heavy=True)
 
     def _came(self, post: Post, trajectory: Ref, told: Told) -> None:
         post.busy = False
+        del self._acting[post]
         self._episodes.append(told)
         self.acting += told.seconds
         if self._memory is None:
@@ -261,6 +213,7 @@ class Fleet:
         self._out -= self.plan.pieces()
         if post:
             post.busy = False
+            del self._acting[post]
 
     def _draw(self) -> None:
         """Samples are drawn before they are needed."""
@@ -284,6 +237,8 @@ class Fleet:
         needed = 1 if memory else self.plan.workers * self.plan.rounds
         most = min(self.plan.ahead, left)
         while server.ready and len(self._ready) >= needed and self._updating + len(self._learned) < most:
+            if not memory and self._would_leave_behind():
+                return
             taken = [self._ready.popleft() for _ in range(needed)]
             self._updating += 1
             if memory:
@@ -353,6 +308,11 @@ class Fleet:
         there = self.inserted + self._out
         slack = plan.ahead * plan.batch + 2 * plan.workers * more * plan.ratio
         return there < plan.minimum or (there + more - plan.minimum) * plan.ratio - self.sampled <= slack
+
+    def _would_leave_behind(self) -> bool:
+        """Whether, one update more, what some worker is making would be too old when its turn comes."""
+        after = self._version + self._updating + 1
+        return any(after - version > self.plan.ahead + self.plan.publish for version in self._acting.values())
 
     def _may_sample(self) -> bool:
         return self.inserted >= self.plan.minimum and (
