@@ -69,7 +69,7 @@ def puct(root, model, simulations, legal, c1=1.25, c2=19652.0):
 
 
 def gumbel(root, model, simulations, legal, noise, considered=16):
-    """Sequential halving at the root: action, improved policy, root value."""
+    """Sequential halving at the root: action, improved policy, and the value of that among what was tried."""
     root = _legal(root, legal)
     rounds = _halving(min(considered, int(np.sum(legal))), simulations)
 
@@ -87,7 +87,9 @@ def gumbel(root, model, simulations, legal, noise, considered=16):
     for _ in range(simulations):
         simulate(root, model, choose)
     policy = _softmax(np.where(legal, root.logits + _sigma(root), -1e30))  # equation 11
-    return int(np.argmax(score(root.counts().max()))), policy, root.value
+    tried = root.counts() > 0
+    value = np.sum(policy[tried] * root.q(0.0)[tried]) / np.sum(policy[tried])
+    return int(np.argmax(score(root.counts().max()))), policy, value
 
 
 def _sigma(node):

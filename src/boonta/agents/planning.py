@@ -39,6 +39,10 @@ class PlannerSettings:
     simulations: int = setting(32, "of a search", low=1)
     depth: int | None = setting(None, "the deepest that a search looks; none for no limit", low=1)
     considered: int = setting(16, "gumbel: actions tried at the root", low=1)
+    value_scale: float = setting(
+        0.1, "gumbel: c_scale, how much found values, which are scaled to [0, 1], outweigh the prior", low=0.0
+    )
+    visit_offset: float = setting(50.0, "gumbel: c_visit, visits added to the most visited action's in that", low=0.0)
     dirichlet_alpha: float = setting(0.3, "puct: concentration of the noise at the root", above=0.0)
     dirichlet_fraction: float = setting(0.25, "puct: share of the noise in the root's prior", low=0.0, high=1.0)
     puct_init: float = setting(1.25, "puct: c_1 of the exploration bonus", low=0.0)

@@ -156,7 +156,7 @@ class _Judge(nn.Module):
     def __call__(self, features: Array, learning: bool) -> tuple[Array, Array]:
         options = self.options
         part, (size,) = (_Grid, options.blocks) if options.body == "resnet" else (_Layers, options.layers)
-        x = part(options, size)(features, learning)
+        x = part(options, size)(_measured(features, options), learning)
         return _Head(self.actions, options)(x, learning), _Head(self.bins, options)(x, learning)
 
 
@@ -177,7 +177,7 @@ class _Network(nn.Module):
         self.root_state, self.next_state = _State(options), _State(options)
 
     def initial(self, features: Array, learning: bool) -> Answer:
-        state = self.root_state(self.represent(features, learning), learning)
+        state = self.root_state(self.represent(_measured(features, self.options), learning), learning)
         n = len(features)
         nothing = jnp.zeros((n, self.bins)), jnp.zeros((n, len(TURNS)))
         return self._answer(state, *nothing, learning)
@@ -201,6 +201,14 @@ class _Network(nn.Module):
     def _answer(self, state: Array, reward: Array, discount: Array, learning: bool) -> Answer:
         x = self.prediction(state, learning)
         return Answer(state, self.value(x, learning), reward, discount, self.policy(x, learning))
+
+
+def _measured(features: Array, options: Options) -> Array:
+    """With a one beside a vector: norms after layers without biases would leave nothing of how long it is."""
+    if options.body == "resnet":
+        return features
+    x = features.reshape(len(features), -1)
+    return jnp.concatenate([x, jnp.ones((len(x), 1), x.dtype)], axis=-1)
 
 
 class _Grid(nn.Module):

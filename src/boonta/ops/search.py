@@ -1,6 +1,7 @@
 """Monte Carlo tree search for one environment, by mctx: Gumbel MuZero (Danihelka et al. 2022) and MuZero's PUCT."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -8,6 +9,8 @@ import jax.numpy as jnp
 import mctx
 
 from boonta.core.types import Array, Key, PyTree
+
+LEAST = 1e-6  # probability that still says something
 
 
 class Options(NamedTuple):
@@ -17,6 +20,8 @@ class Options(NamedTuple):
     simulations: int = 32
     depth: int | None = None
     considered: int = 16
+    value_scale: float = 0.1
+    visit_offset: float = 50.0
     dirichlet_alpha: float = 0.3
     dirichlet_fraction: float = 0.25
     puct_init: float = 1.25
@@ -74,7 +79,9 @@ class Found(NamedTuple):
     Attributes:
         action: int32 [].
         policy: float32 [A], the improved policy.
-        value: float32 [], the mean of what the simulations found.
+        value: float32 [], what the simulations found: with puct their mean, with gumbel what the improved policy would
+            come to, of the actions that were tried. (Halving tries actions however bad they look, so that the mean
+            would be too low where one is.)
         tree: Tree.
     """
 
@@ -120,10 +127,16 @@ def search(
     common |= {"num_simulations": options.simulations, "invalid_actions": invalid, "max_depth": options.depth}
     out: Any
     if options.search == "gumbel":
-        out = mctx.gumbel_muzero_policy(
-            **common, max_num_considered_actions=options.considered, gumbel_scale=temperature
+        transform = partial(
+            mctx.qtransform_completed_by_mix_value, value_scale=options.value_scale, maxvisit_init=options.visit_offset
         )
-        action = out.action[0]
+        out = mctx.gumbel_muzero_policy(
+            **common,
+            max_num_considered_actions=options.considered,
+            gumbel_scale=temperature,
+            qtransform=transform,
+        )
+        action, value = out.action[0], _improved(out)
     else:
         out = mctx.muzero_policy(
             **common,
@@ -135,8 +148,16 @@ def search(
         )
         visited = out.search_tree.summary().visit_counts[0]
         action = jnp.where(temperature > 0, out.action[0], jnp.argmax(visited).astype(out.action.dtype))
-    tree = out.search_tree
-    return Found(action, out.action_weights[0], tree.node_values[0, 0], _tree(tree, root.logits))
+        value = out.search_tree.node_values[0, 0]
+    return Found(action, out.action_weights[0], value, _tree(out.search_tree, root.logits))
+
+
+def _improved(out: Any) -> Array:
+    """The value of the improved policy among the actions that were tried; the mean where it would do none of them."""
+    below = out.search_tree.summary()
+    weight = jnp.where(below.visit_counts[0] > 0, out.action_weights[0], 0.0)
+    share = weight / jnp.maximum(jnp.sum(weight), LEAST)
+    return jnp.where(jnp.sum(weight) > LEAST, jnp.sum(share * below.qvalues[0]), below.value[0])
 
 
 def _tree(tree: Any, logits: Array) -> Tree:
