@@ -2,9 +2,12 @@
 
 import json
 import math
+import multiprocessing
+import struct
 
 import numpy as np
 import pytest
+from tensorboardX.proto.event_pb2 import Event, SessionLog
 
 from boonta.experiments import files, metrics, progress
 from boonta.experiments.metrics import MetricsLog, read_metrics
@@ -59,6 +62,32 @@ def test_tensorboard_mirrors_members_apart(tmp_path):
     with MetricsLog(tmp_path / "without", tensorboard=False) as log:
         log.write({"env_steps": 1})
     assert not (tmp_path / "without" / "tensorboard").exists()
+
+
+def events(folder):
+    """Those of every file of a folder, oldest file first: lengths of 8 bytes and their checksum, data, its checksum."""
+    for path in sorted(folder.glob("events*"), key=lambda path: int(path.name.rpartition(".")[2])):
+        data = path.read_bytes()
+        while data:
+            (size,) = struct.unpack_from("<Q", data)
+            yield Event.FromString(data[12 : 12 + size])
+            data = data[16 + size :]
+
+
+def test_tensorboard_shows_rows_and_hides_what_a_resume_dropped(tmp_path, monkeypatch):
+    monkeypatch.setattr(multiprocessing, "Queue", None)  # /dev/shm may be full
+    with MetricsLog(tmp_path) as log:
+        log.write({"env_steps": 10, "loss/total": 0.5, "eval/return_mean": 2, "member_name": "a", "ok": True})
+        log.write({"env_steps": 20, "loss/total": None})
+        log.truncate_after(10)
+        log.write({"env_steps": 15, "loss/total": 0.25})
+    told = list(events(tmp_path / "tensorboard"))
+    rows = [(one.step, {value.tag: value.simple_value for value in one.summary.value}) for one in told]
+    assert [row for row in rows if row[1]] == [
+        (10, {"loss/total": 0.5, "eval/return_mean": 2.0}),
+        (15, {"loss/total": 0.25}),
+    ]
+    assert [one.step for one in told if one.session_log.status == SessionLog.START] == [11]
 
 
 def test_resume_drops_what_came_after_the_checkpoint(tmp_path):

@@ -27,7 +27,7 @@ class MetricsLog:
         self._folder = Path(folder)
         self._path = self._folder / METRICS
         self._tensorboard = tensorboard
-        self._writers: dict[Path, Any] = {}
+        self._mirrors: dict[Path, Any] = {}
         self._purge: int | None = None
         self._lock = threading.RLock()
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -63,14 +63,14 @@ class MetricsLog:
             self._file.close()
             self._rewrite([row for row in read_metrics(self._folder) if (row.get("env_steps") or 0) <= env_steps])
             self._file = self._path.open("a", encoding="utf-8")
-            self._close_writers()
+            self._close_mirrors()
             self._purge = int(env_steps) + 1
 
     def close(self) -> None:
         """Flush and close everything; closing twice is fine."""
         with self._lock:
             self._file.close()
-            self._close_writers()
+            self._close_mirrors()
 
     def __enter__(self) -> Self:
         return self
@@ -87,19 +87,17 @@ class MetricsLog:
         folder = self._folder / TENSORBOARD
         if row.get("member") is not None:
             folder /= f"member-{row['member']}"
-        if folder not in self._writers:
-            from tensorboardX import SummaryWriter
+        if folder not in self._mirrors:
+            from boonta.experiments.tensorboard import EventsFile
 
-            self._writers[folder] = SummaryWriter(str(folder), purge_step=self._purge, flush_secs=10)
-        step = int(row.get("env_steps") or 0)
-        for key, value in row.items():
-            if _is_number(value) and key not in ("env_steps", "member"):
-                self._writers[folder].add_scalar(key, value, step)
+            self._mirrors[folder] = EventsFile(folder, self._purge)
+        numbers = {key: value for key, value in row.items() if _is_number(value) and key not in ("env_steps", "member")}
+        self._mirrors[folder].write(numbers, int(row.get("env_steps") or 0))
 
-    def _close_writers(self) -> None:
-        for writer in self._writers.values():
-            writer.close()
-        self._writers.clear()
+    def _close_mirrors(self) -> None:
+        for mirror in self._mirrors.values():
+            mirror.close()
+        self._mirrors.clear()
 
 
 def read_metrics(folder: str | Path) -> list[dict[str, Any]]:

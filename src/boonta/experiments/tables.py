@@ -171,7 +171,18 @@ class Split:
     envs: int = setting(1, "environments of each", low=1)
     value_processes: int = setting(1, "processes of each learner but the policy's, which share its batch", low=1)
     devices: int = setting(1, "devices of a learner's process, virtual ones on a CPU", low=1)
-    transport: str = setting("shm", "what carries experience and parameters: shm, the memory of this machine")
+    transport: str = setting(
+        "shm", "what carries experience and parameters: shm, the memory of this machine, or redis://HOST:PORT/DATABASE"
+    )
+    remote: tuple[str, ...] = setting((), "roles that other machines have, such as environment/1, over Redis")
+    cluster: str = setting(
+        "", "address of a Ray cluster that starts the processes, auto for the one that this machine is part of"
+    )
+    cpus: float = setting(1.0, "cores of each process on a cluster", low=0.0)
+    gpus: float = setting(0.0, "accelerators of each learner's process there", low=0.0)
+    coordinator: str = setting(
+        "", "HOST:PORT where the processes of one learner find each other, if some are on other machines"
+    )
     free_running: bool = setting(False, "nobody waits for anybody, and counts go as fast as each can")
     band: float = setting(0.0, "updates that learners may be behind; 0 for the least", low=0.0)
     publish: int = setting(1, "updates between the parameters that others see", low=1)
