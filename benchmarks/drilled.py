@@ -6,8 +6,8 @@ import subprocess
 import tempfile
 import time
 from argparse import ArgumentParser
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -142,6 +142,27 @@ def held(
         shown.add_row(name, f"{facts['eval_return_mean']:.0f}", f"{facts['seconds_to_bar']:.0f}", words)
         notes.print(f"{name}: {words}; {facts['eval_return_mean']:.0f}")
     return finish(args, rows, shown)
+
+
+@contextmanager
+def namespaces() -> Iterator[list[str]]:
+    """Two network namespaces that reach this one at 10.77.0.1 and 10.77.1.1."""
+    names = [f"boonta-{os.getpid()}-{i}" for i in range(2)]
+    try:
+        for i, name in enumerate(names):
+            for words in (
+                f"netns add {name}",
+                f"link add boonta{i} type veth peer name inside netns {name}",
+                f"addr add 10.77.{i}.1/24 dev boonta{i}",
+                f"link set boonta{i} up",
+                f"-n {name} addr add 10.77.{i}.2/24 dev inside",
+                f"-n {name} link set inside up",
+            ):
+                subprocess.run(["ip", *words.split()], check=True)
+        yield names
+    finally:
+        for name in names:
+            subprocess.run(["ip", "netns", "delete", name], check=False)
 
 
 def _scored(one: Row) -> bool:

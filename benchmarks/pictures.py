@@ -18,7 +18,7 @@ PICTURES = ROOT / "docs" / "curves"
 
 def main() -> list[Path]:
     """Draw all whose results are there; the files."""
-    drawn = _stability()
+    drawn = _stability() + _value_batch()
     for name, one in {"shapes": _shapes, "efficiency": _efficiency}.items():
         results = RESULTS / f"{name}.jsonl"
         if not results.is_file():
@@ -59,6 +59,32 @@ def _stability() -> list[Path]:
     axes.legend(frameon=False, fontsize=8)
     figure.savefig(PICTURES / "stability.png")
     return [PICTURES / "stability.png"]
+
+
+def _value_batch() -> list[Path]:
+    """Return and losses of each batch of the value, as in Figs. 7 to 9 of Brooks et al."""
+    results, drawn = RESULTS / "value_batch.jsonl", []
+    rows = [json.loads(line) for line in results.read_text("utf-8").splitlines()] if results.is_file() else []
+    for group, name in {"value batch": "value-batch", "equal time": "value-batch-equal-time"}.items():
+        chosen = [row for row in rows if row["cell"].startswith(group)]
+        if not chosen:
+            continue
+        figure = Figure((10.8, 3.4), dpi=144, layout="constrained")
+        FigureCanvasAgg(figure)
+        for axes, what in zip(figure.subplots(1, 3), chosen[0]["curves"], strict=True):
+            for row, colour in zip(chosen, LIGHT.lines, strict=False):
+                mean, std = map(np.array, row["curves"][what])
+                axes.plot(row["at"], mean, color=colour, label=row["cell"].split("/")[1])
+                axes.fill_between(row["at"], mean - std, mean + std, color=colour, alpha=0.12, linewidth=0)
+            axes.grid(color=LIGHT.grid, linewidth=0.6)
+            axes.spines[["top", "right"]].set_visible(False)
+            axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+            axes.set_xlabel("seconds" if chosen[0]["axis"] == "seconds" else "environment steps")
+            axes.set_title(what, fontsize=10)
+        axes.legend(frameon=False, fontsize=8, title="value's batch", title_fontsize=8)
+        drawn.append(PICTURES / f"{name}.png")
+        figure.savefig(drawn[-1])
+    return drawn
 
 
 def _shapes(axes: Axes, rows: list[tuple[str, dict]]) -> None:

@@ -8,8 +8,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from typing import Any
 import psutil
 
 from benchmarks.common import Row, notes, parser
-from benchmarks.drilled import Facts, held, recovered
+from benchmarks.drilled import Facts, held, namespaces, recovered
 from benchmarks.sebulba.soak import thirds
 from benchmarks.seed.fuzz import Fuzzer
 from benchmarks.seed.stage import ACTORS, ENVS, Stage
@@ -217,7 +216,7 @@ def hosts(stage: Stage) -> dict[str, Any]:
         issued.private_key_pem.write_to_path(files[f"{name}-key"])
     secret, signed = {"BOONTA_TOKEN": "secret"}, ["--authority", files["authority"]]
     certified = ["--certificate", files["mine"], "--key", files["mine-key"]]
-    with _namespaces() as there:
+    with namespaces() as there:
         stage.address = "0.0.0.0:28472"
         mine = ["--certificate", files["server"], "--key", files["server-key"]]
         stage.serve(more=mine)
@@ -245,27 +244,6 @@ def hosts(stage: Stage) -> dict[str, Any]:
         if any(code != 1 for code in refused.values()) or stage.last("clients/joined") != joined:
             raise RuntimeError(f"somebody came in: {refused}\n{stage.said()[-3000:]}")
         return {"hosts": 2, "refused": len(refused), **stage.learned()}
-
-
-@contextmanager
-def _namespaces() -> Iterator[list[str]]:
-    """Two network namespaces that reach this one at 10.77.0.1 and 10.77.1.1."""
-    names = [f"boonta-{os.getpid()}-{i}" for i in range(2)]
-    try:
-        for i, name in enumerate(names):
-            for words in (
-                f"netns add {name}",
-                f"link add boonta{i} type veth peer name inside netns {name}",
-                f"addr add 10.77.{i}.1/24 dev boonta{i}",
-                f"link set boonta{i} up",
-                f"-n {name} addr add 10.77.{i}.2/24 dev inside",
-                f"-n {name} link set inside up",
-            ):
-                subprocess.run(["ip", *words.split()], check=True)
-        yield names
-    finally:
-        for name in names:
-            subprocess.run(["ip", "netns", "delete", name], check=False)
 
 
 # drill: agent, settings

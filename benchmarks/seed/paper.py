@@ -18,7 +18,7 @@ FRAMES, HOURS = 40e9, 43.0  # of the paper's run
 REPEAT = 4  # frames of a step
 TABLES = {
     "architecture.envs": 610, "architecture.actors": 10, "architecture.maximum": 64, "architecture.worker_count": 1,
-    "env.full_actions": "true", "architecture.silence": 600,
+    "env.full_actions": "true", "architecture.silence": 600, "architecture.timeout": 600,
 }  # fmt: skip
 TRAINED, RATIO, MINIMUM = 64 * 80, 0.75, 5000 * 40  # steps of an update; for each step; steps before the first
 QUICK = {

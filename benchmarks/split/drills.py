@@ -5,6 +5,7 @@ the run is asked to end, and must have been saved. Nothing may be left of it: no
 """
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -35,6 +36,7 @@ class Stage(drilled.Stage):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self.before = _shared()
+        self.before_all: list[str] = []  # what the driver's command line begins with
 
     def train(self, resume: bool = False, more: Sequence[str] = (), env: str = "gym:Pendulum-v1") -> None:
         """Start the driver, or go on with its run."""
@@ -43,7 +45,7 @@ class Stage(drilled.Stage):
         if resume:
             self.forget()
             words = ["--resume", str(self.run)]
-        self.main = self.start([sys.executable, "-m", "boonta", "train", *words, "--json"])
+        self.main = self.start([*self.before_all, sys.executable, "-m", "boonta", "train", *words, "--json"])
 
     def begin(self, more: Sequence[str] = (), env: str = "gym:Pendulum-v1") -> None:
         """A run that learns, and has been saved."""
@@ -61,9 +63,9 @@ class Stage(drilled.Stage):
         return found
 
     def replaced(self, role: str) -> Facts:
-        """Wait until a process was replaced and learning goes on."""
-        before = self.last("updates/value")
-        seconds = self.until(f"{role} to be replaced", lambda: f"{role} died" in self.said())
+        """Wait until a process of this role, or of roles that begin so, was replaced and learning goes on."""
+        before, died = self.last("updates/value"), re.compile(rf"{role}\d* died")
+        seconds = self.until(f"{role} to be replaced", lambda: died.search(self.said()))
         since = self.last("env_steps")
         self.until("the run to go on", lambda: self.last("env_steps") > since + 2_000)
         if self.last("updates/value") < before:
@@ -132,15 +134,11 @@ def driver(stage: Stage) -> Facts:
 
 
 def full(stage: Stage) -> Facts:
-    """With /dev/shm full, a run goes on, as nothing of it is there."""
-    file = SHARED / f"boonta-drill-{os.getpid()}"
-    try:
-        with file.open("wb") as filler:
-            os.posix_fallocate(filler.fileno(), 0, max(os.statvfs(SHARED).f_bavail * os.statvfs(SHARED).f_bsize, 1))
-        stage.begin()
-        return {"free_bytes": os.statvfs(SHARED).f_bavail * os.statvfs(SHARED).f_bsize} | stage.learned()
-    finally:
-        file.unlink(missing_ok=True)
+    """With a /dev/shm that is full, its own and small, a run goes on, as nothing of it is there."""
+    fill = 'mount -t tmpfs -o size=64k none /dev/shm && head -c 65536 /dev/zero > /dev/shm/filler; exec "$@"'
+    stage.before_all = ["unshare", "--mount", "sh", "-c", fill, "full"]
+    stage.begin()
+    return {"updates": stage.last("updates/value")}
 
 
 def memory(stage: Stage) -> Facts:

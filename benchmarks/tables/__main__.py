@@ -5,12 +5,12 @@ A table stands between `<!-- begin NAME -->` and `<!-- end NAME -->`; everything
 
 import re
 
-from benchmarks.tables import anakin, learning, planning, sebulba, seed
+from benchmarks.tables import anakin, learning, planning, sebulba, seed, split
 from benchmarks.tables.common import ROOT
 from boonta.experiments.files import write_text
 
 PAGES = (ROOT / "README.md", ROOT / "docs" / "benchmarks.md")
-TABLES = anakin.TABLES | sebulba.TABLES | seed.TABLES | planning.TABLES | learning.TABLES
+TABLES = anakin.TABLES | sebulba.TABLES | seed.TABLES | planning.TABLES | split.TABLES | learning.TABLES
 
 
 def main() -> None:

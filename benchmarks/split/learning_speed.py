@@ -1,0 +1,119 @@
+"""How fast critics and policy learn: beside peers and beside bare products of matrices, and by what carries experience.
+
+Peers: one environment, one update of critics and policy for each of its steps, at equal networks, batches and
+precision; SBX on the host, rejax compiled. Forms: updates of the critics a second while environments step, in one
+process, and in processes that never wait for one another. Carriers: entries a second from who acts to who learns.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from benchmarks.common import Row, compete, finish, notes, outcome_row, parse, parser, short, table
+
+MODULE = "benchmarks.split.contestants"
+BATCH, MINIMUM = 256, 500
+HOST = [256, 256]  # widths
+COMPILED = [64, 64]
+PEERS = {  # cell: (algorithm, ours, theirs, observation, action, widths, steps of a run)
+    "host/ddpg": ("ddpg", "gym:Pendulum-v1", "Pendulum-v1", 3, 1, HOST, 3000),
+    "host/sac": ("sac", "gym:Pendulum-v1", "Pendulum-v1", 3, 1, HOST, 2000),
+    "cheetah/sac": ("sac", "gym:HalfCheetah-v5", "HalfCheetah-v5", 17, 6, HOST, 2000),
+    "compiled/td3": ("td3", "gymnax:Pendulum-v1", "Pendulum-v1", 3, 1, COMPILED, 20_000),
+    "compiled/sac": ("sac", "gymnax:Pendulum-v1", "Pendulum-v1", 3, 1, COMPILED, 10_000),
+}
+FORMS = {
+    "one process": {"on": "sebulba", "more": []},
+    "processes": {"on": "split", "more": ["architecture.free_running=true"]},
+    "processes over redis": {"on": "split", "more": ["architecture.free_running=true"], "redis": True},
+}
+CARRIERS = ("in-process", "shm", "redis", "pipelines")
+SIZES = {"Pendulum": 64, "HalfCheetah": 256, "pixels": 28_288}  # bytes of a step
+
+
+def main(argv: Sequence[str] | None = None) -> list[Row]:
+    """Run the benchmark with these arguments; the rows it wrote."""
+    options = parser("learning_speed", __doc__ or "", rounds=5, module="split")
+    options.add_argument("--sbx", metavar="PYTHON", help="interpreter of an environment that has SBX")
+    options.add_argument("--rejax", metavar="PYTHON", help="interpreter of an environment that has rejax")
+    options.add_argument("--only", choices=("peers", "forms", "carriers"), help="one of the three parts")
+    args = parse(options, argv)
+    if not (args.sbx and args.rejax):
+        notes.print("NOT ALL PEERS: --sbx and --rejax name interpreters that have them")
+    parts = {"peers": _peers, "forms": _forms, "carriers": _carriers}
+    rows, tables = [], []
+    for name, part in parts.items():
+        if args.only in (None, name):
+            made, shown = part(args)
+            rows += made
+            tables.append(shown)
+    return finish(args, rows, *tables)
+
+
+def _peers(args: Any) -> tuple[list[Row], Any]:
+    rows, shown = [], table("One update for each step", "", "who", "steps/s", "of the peer", "of the products")
+    for cell, (algorithm, ours, theirs, observation, action, hidden, steps) in PEERS.items():
+        steps = 600 if args.quick else steps
+        host = not cell.startswith("compiled")
+        words = [algorithm, ours, f"agent.hidden={hidden}", f"agent.minimum={MINIMUM}", "architecture.envs=1"]
+        if not host and algorithm == "td3":
+            words.append("agent.activation=silu")  # rejax' own
+        task = {"module": MODULE, "algorithm": algorithm, "batch": BATCH, "minimum": MINIMUM, "hidden": hidden}
+        peer, python = ("sbx", args.sbx) if host else ("rejax", args.rejax)
+        on = "sebulba" if host else "anakin"
+        tasks: dict[str, dict[str, Any]] = {
+            "ours": {"module": MODULE, "kind": "ours", "on": on, "words": words, "iterations": steps},
+            "products": task | {"kind": "products", "observation": observation, "action": action, "steps": steps},
+        }
+        if python:
+            tasks[peer] = task | {"kind": peer, "environment": theirs, "steps": steps}
+        outcomes = compete(tasks, args.rounds, {peer: python or ""})
+        of = {name: outcomes["ours"].rate / outcome.rate for name, outcome in outcomes.items()}
+        rows += [outcome_row(args, cell, name, outcome, ours_of=of) for name, outcome in outcomes.items()]
+        for name, outcome in outcomes.items():
+            beside = [outcomes.get(one) for one in (peer, "products")]
+            shares = [f"{outcome.rate / one.rate:.2f}" if one else "-" for one in beside]
+            shown.add_row(cell, name, short(outcome.rate), *shares)
+    return rows, shown
+
+
+def _forms(args: Any) -> tuple[list[Row], Any]:
+    columns = ("", "updates of the critics/s", "environment steps/s", "of one process")
+    rows, shown = [], table("While environments step", *columns)
+    words = ["ddpg", "gym:Pendulum-v1", f"agent.hidden={HOST}", f"agent.minimum={MINIMUM}", "architecture.envs=1"]
+    base: dict[str, Any] = {"module": MODULE, "kind": "updates", "warm": 600}
+    tasks = {
+        name: base | form | {"words": words + form["more"], "iterations": 200 if args.quick else _iterations(form)}
+        for name, form in FORMS.items()
+    }
+    outcomes = compete(tasks, args.rounds)  # who has no turn waits for the driver
+    for name, outcome in outcomes.items():
+        steps = sorted(run["env_steps"] / run["seconds"] for run in outcome.runs)[len(outcome.runs) // 2]
+        of = outcome.rate / outcomes["one process"].rate
+        rows.append(outcome_row(args, "forms", name, outcome, env_steps=steps, of_one_process=of, unit="updates/s"))
+        shown.add_row(name, short(outcome.rate), short(steps), f"{of:.2f}")
+    return rows, shown
+
+
+def _iterations(form: Mapping[str, Any]) -> int:
+    """Of some ten seconds: environments that wait for nobody are fast."""
+    return 3000 if form["on"] == "sebulba" else 30_000
+
+
+def _carriers(args: Any) -> tuple[list[Row], Any]:
+    rows, shown = [], table("From who acts to who learns, entries/s", "bytes of an entry", *CARRIERS)
+    seconds = 1.0 if args.quick else 5.0
+    for cell, size in SIZES.items():
+        tasks = {
+            by: {"module": MODULE, "kind": "carrier", "by": by, "size": size, "seconds": seconds} for by in CARRIERS
+        }
+        outcomes = compete(tasks, args.rounds)
+        rows += [
+            outcome_row(args, f"carriers/{cell}", by, outcome, size=size, unit="entries/s")
+            for by, outcome in outcomes.items()
+        ]
+        shown.add_row(f"{cell}, {size}", *(short(outcome.rate) for outcome in outcomes.values()))
+    return rows, shown
+
+
+if __name__ == "__main__":
+    main()

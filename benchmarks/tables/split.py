@@ -1,0 +1,77 @@
+"""Tables of split's benchmarks."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from benchmarks.tables.common import drills, rows_of, short, table, where
+
+
+def _value_batch() -> str:
+    rows = rows_of("value_batch")
+    lines = [
+        [
+            row["cell"].replace("/", " "),
+            f"{sum(row['values']) / len(row['values']):.0f} ({row['min']:.0f} to {row['max']:.0f})",
+            f"{row['diverged']:.0%}",
+            f"{row['value_loss']:.3g}",
+            f"{row['value_loss_variance']:.3g}",
+            f"{row['policy_loss']:.3g}",
+            short(row["updates_per_second"]),
+            short(row["env_steps"]),
+            f"{row['seconds']:.0f}",
+        ]
+        for row in rows
+    ]
+    head = [
+        "what", "return, mean (and range)", "diverged", "value loss", "its variance in a batch", "policy loss",
+        "value updates/s", "environment steps", "seconds",
+    ]  # fmt: skip
+    pictures = "\n\n![The value's batch](curves/value-batch.png)\n\n![At equal time](curves/value-batch-equal-time.png)"
+    return table(head, lines) + where(rows) + (pictures if rows else "")
+
+
+def _peers() -> str:
+    rows = [row for row in rows_of("learning_speed") if "ours_of" in row]
+    cells: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        cells.setdefault(row["cell"], []).append(row)
+    lines = []
+    for cell, those in cells.items():
+        rates, of = {row["contestant"]: row["median"] for row in those}, those[0]["ours_of"]
+        peer = next((name for name in of if name not in ("ours", "products")), None)
+        beside = [peer, short(rates[peer]), f"{of[peer]:.2f}"] if peer else ["-"] * 3
+        lines.append([cell, short(rates["ours"]), *beside, short(rates["products"]), f"{of['products']:.2f}"])
+    head = ["", "ours, steps/s", "peer", "its steps/s", "ours of it", "products alone, updates/s", "ours of them"]
+    return table(head, lines) + where(rows)
+
+
+def _forms() -> str:
+    rows = [row for row in rows_of("learning_speed") if row["cell"] == "forms"]
+    lines = [
+        [row["contestant"], short(row["median"]), short(row["env_steps"]), f"{row['of_one_process']:.2f}"]
+        for row in rows
+    ]
+    head = ["", "updates of the critics/s", "environment steps/s", "updates, of one process"]
+    return table(head, lines) + where(rows)
+
+
+def _carriers() -> str:
+    rows = [row for row in rows_of("learning_speed") if row["cell"].startswith("carriers/")]
+    names = list(dict.fromkeys(row["contestant"] for row in rows))
+    rates = {(row["cell"], row["contestant"]): row["median"] for row in rows}
+    lines = [
+        [cell.partition("/")[2], str(size), *(short(rates[cell, name]) for name in names)]
+        for cell, size in dict.fromkeys((row["cell"], row["size"]) for row in rows)
+    ]
+    return table(["steps of", "bytes", *names], lines) + where(rows)
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "value-batch": _value_batch,
+    "split-peers": _peers,
+    "split-forms": _forms,
+    "split-carriers": _carriers,
+    "split-drills": partial(drills, "split_drills"),
+    "redis-drills": partial(drills, "redis_drills"),
+}

@@ -1,0 +1,23 @@
+"""Split's benchmarks: what their contestants do, small."""
+
+import pytest
+
+from benchmarks.common import compete
+from benchmarks.split import contestants
+from boonta.testing import redis_servers
+
+NEEDED = pytest.mark.skipif(not redis_servers.installed(), reason="redis-server is not installed")
+
+
+@pytest.mark.parametrize("algorithm", ["ddpg", "td3", "sac"])
+def test_products_are_those_of_an_update(algorithm):
+    task = {"algorithm": algorithm, "observation": 3, "action": 2, "hidden": [8, 8], "batch": 4, "steps": 3}
+    assert contestants.products(task).run(0)["steps"] == 3
+
+
+@pytest.mark.parametrize("carriers", [("in-process", "shm"), pytest.param(("redis", "pipelines"), marks=NEEDED)])
+def test_carriers_lose_nothing(carriers):
+    task = {"module": "benchmarks.split.contestants", "kind": "carrier", "size": 64, "seconds": 0.5}
+    for name, outcome in compete({by: task | {"by": by} for by in carriers}, 1).items():
+        (run,) = outcome.runs
+        assert run["steps"] > 0 and not run.get("lost"), name
