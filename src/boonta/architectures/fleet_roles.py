@@ -207,7 +207,7 @@ class Memory:
     def arrays(self) -> dict[str, np.ndarray]:
         """Everything there is."""
         with self.replay.arrays() as arrays:
-            return {name: np.array(x) for name, x in arrays.items()} | {"counts": self._counts}
+            return {name: np.array(x) for name, x in arrays.items()} | {"counts": self._counts.copy()}
 
     def restore(self, arrays: dict[str, np.ndarray]) -> tuple[int, int, int]:
         """What `arrays` gave; the windows that were inserted, those sampled, and those that are there.
