@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 Task = dict[str, Any]
 PACKAGES = (
     *("boonta", "jax", "jaxlib", "numpy", "flax", "optax", "gymnax", "rejax", "distrax"),
-    *("ale-py", "gymnasium", "sample-factory", "torch", "sbx-rl", "stable-baselines3", "redis"),
+    *("ale-py", "gymnasium", "sample-factory", "torch", "sbx-rl", "stable-baselines3", "redis", "LightZero"),
 )
 
 

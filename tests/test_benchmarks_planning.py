@@ -11,7 +11,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks.planning import contestants, exact, positions
+from benchmarks.planning import contestants, exact, muzeros_contestants, positions
 from boonta import envs
 from boonta.agents import muzero
 
@@ -26,6 +26,15 @@ def test_moves_of_self_play_are_counted(agent):
     assert mine["steps"] == theirs["steps"] == 120
     assert 4 * 30 / 11 < mine["idle"] < 4 * 30 / 5  # of each game's five to nine moves one act more
     assert theirs["idle"] == 0
+
+
+@pytest.mark.parametrize("part", ["play", "learn"])
+def test_what_stands_beside_other_muzeros_counts_its_steps(part):
+    settings = SMALL | {"history": 0, "batch": 4, "unroll_steps": 2, "n_step": 2, "consistency_coefficient": 2.0}
+    task = {"part": part, "environment": "gymnax:CartPole-v1", "envs": 4, "seconds": 0.0, "settings": settings}
+    once = muzeros_contestants.ours(task).run(0)
+    assert once["steps"] == (160 if part == "play" else 1)
+    assert once["seconds"] > 0
 
 
 def test_positions_are_kept_with_what_their_moves_are_worth():

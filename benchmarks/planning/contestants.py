@@ -17,7 +17,7 @@ def ours(task: Task) -> Compiled:
     from boonta.core import acting, random
     from boonta.core.types import LAST
 
-    agent, environment = _agent(task)
+    agent, environment = agent_of(task)
     begin = time.perf_counter()
 
     @jax.jit
@@ -54,7 +54,7 @@ def plain(task: Task) -> Compiled:
     from boonta.core import random
     from boonta.ops.two_hot import expected
 
-    agent, _ = _agent(task)
+    agent, _ = agent_of(task)
     params = agent.init(random.key(0))
     game = pgx.make(task["game"].partition(":")[2])
     settings = _settings(task)
@@ -102,7 +102,8 @@ def _settings(task: Task) -> Any:
     return module.Settings(**settings)
 
 
-def _agent(task: Task) -> tuple[Any, Any]:
+def agent_of(task: Task) -> tuple[Any, Any]:
+    """The agent of a task, and the environment that is its game."""
     from boonta import envs
     from boonta.agents import alphazero, muzero
 

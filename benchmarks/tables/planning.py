@@ -18,6 +18,19 @@ def _selfplay() -> str:
     return table(head, lines) + where(rows)
 
 
+def _muzeros() -> str:
+    rows = rows_of("muzeros")
+    found = {(row["cell"], row["contestant"]): row for row in rows}
+    lines = []
+    for cell in dict.fromkeys(row["cell"] for row in rows):
+        task, part = cell.split("/")
+        ours, theirs = (found.get((cell, who)) for who in ("ours", task.split(", ")[0]))
+        rates = [short(row and row["median"]) for row in (ours, theirs)]
+        unit = "moves/s" if part == "play" else "updates/s"
+        lines.append([task, unit, *rates, f"{ours['times']:.1f}" if ours and theirs else "-"])
+    return table(["peer, task", "what", "ours", "theirs", "times"], lines) + where(rows)
+
+
 def _positions() -> str:
     rows = rows_of("positions")
     lines = [
@@ -57,6 +70,7 @@ def _overhead() -> str:
 
 TABLES: dict[str, Callable[[], str]] = {
     "selfplay": _selfplay,
+    "muzeros": _muzeros,
     "positions": _positions,
     "ablations": _ablations,
     "muzero-pong": _muzero_pong,
