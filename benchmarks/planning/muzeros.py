@@ -53,11 +53,10 @@ def main(argv: Sequence[str] | None = None) -> list[Row]:
     options = parser("muzeros", __doc__ or "", rounds=3, module="planning")
     options.add_argument("--seconds", type=float, default=10.0, help="of a run (default 10)")
     options.add_argument("--envs", type=int, default=64, help="our environments side by side (default 64)")
-    for peer in ("muzero-general", "lightzero"):
-        options.add_argument(
-            f"--{peer}", nargs=2, metavar=("PYTHON", "FOLDER"),
-            help="an interpreter that has what it needs, and its sources",
-        )  # fmt: skip
+    options.add_argument("--lightzero", nargs=1, metavar="PYTHON", help="interpreter of an environment that has it")
+    options.add_argument(
+        "--muzero-general", nargs=2, metavar=("PYTHON", "FOLDER"), help="the same of what it needs, and its sources"
+    )
     args = parse(options, argv)
     rows: list[Row] = []
     shown = table("Ours and theirs", "peer, game", "part", "ours", "theirs", "times")
@@ -71,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> list[Row]:
             ours = {"kind": "ours", "environment": match.environment, "envs": args.envs, "settings": settings}
             tasks, pythons = {"ours": task | ours}, {}
             if given:
-                tasks[match.peer] = task | {"kind": match.peer, "checkout": str(Path(given[1]).resolve())}
+                tasks[match.peer] = task | {"kind": match.peer, "checkout": str(Path(given[-1]).resolve())}
                 pythons = {match.peer: given[0]}
             outcomes = compete(tasks, args.rounds, pythons)
             times = outcomes["ours"].rate / outcomes[match.peer].rate if given else None

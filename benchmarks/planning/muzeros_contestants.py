@@ -1,8 +1,7 @@
 """Contestants beside other MuZeros: they play with new networks, or make updates from what a new network has played.
 
-What all are told: part (play or learn), game (tic-tac-toe or cartpole), seconds of a run; and `checkout`, the folder of
-a peer's sources where it has no package. Peers are used as they come, but that what they would play or learn elsewhere
-meanwhile is left out.
+What all are told: part (play or learn), game (tic-tac-toe or cartpole), seconds of a run. Peers are used as they come,
+but for what they would play or learn elsewhere meanwhile.
 """
 
 import contextlib
@@ -67,7 +66,10 @@ def _learning(task: Task) -> Compiled:
 
 
 def muzero_general(task: Task) -> Compiled:
-    """One game at a time, as each of its workers plays; the trainer and its buffer in this process, without Ray."""
+    """One game at a time, as each of its workers plays; the trainer and its buffer in this process, without Ray.
+
+    The task also: checkout, the folder of its sources.
+    """
     sys.path.insert(0, task["checkout"])
     import games.cartpole
     import games.tictactoe
@@ -78,6 +80,7 @@ def muzero_general(task: Task) -> Compiled:
     import torch
     import trainer
 
+    torch.set_num_threads(1)  # as Ray has it in its workers
     begin = time.perf_counter()
     module: Any = games.cartpole if task["game"] == "cartpole" else games.tictactoe
     config = module.MuZeroConfig()
@@ -106,8 +109,7 @@ def muzero_general(task: Task) -> Compiled:
             return {"steps": 1, "idle": 0}
 
     once()
-    facts = {"threads": torch.get_num_threads()}
-    return Compiled(lambda seed: _repeated(once, task["seconds"]), time.perf_counter() - begin, facts)
+    return Compiled(lambda seed: _repeated(once, task["seconds"]), time.perf_counter() - begin, {})
 
 
 def _of_gymnasium(np: Any) -> tuple[Callable, Callable, Callable]:
@@ -133,7 +135,6 @@ def _bare(actor: Any) -> Any:
 def lightzero(task: Task) -> Compiled:
     """MuZero on CartPole by its own settings, environments in this process."""
     os.chdir(tempfile.mkdtemp())  # where it writes its logs
-    sys.path.insert(0, task["checkout"])
     from functools import partial
 
     from ding.config import compile_config
@@ -166,7 +167,7 @@ def lightzero(task: Task) -> Compiled:
         return {"steps": collector.envstep - before, "idle": 0}
 
     def learn() -> dict[str, Any]:
-        policy.learn_mode.forward([*buffer.sample(config.policy.batch_size, policy), 0])
+        policy.learn_mode.forward(buffer.sample(config.policy.batch_size, policy))
         return {"steps": 1, "idle": 0}
 
     play()
