@@ -79,6 +79,8 @@ TASKS = {
     "split-ddpg-pendulum": Task("ddpg gym:Pendulum-v1 --on split", -200, 5),
     "split-td3-pendulum": Task("td3 gym:Pendulum-v1 --on split", -200, 5),
     "split-sac-pendulum": Task("sac gym:Pendulum-v1 --on split", -200, 5),
+    "split-sac-halfcheetah": Task("sac gym:HalfCheetah-v5 --on split", 5000),
+    "split-sac-hopper": Task("sac gym:Hopper-v5 --on split", 2000),
     "sebulba-vtrace-breakout": Task("vtrace ale:Breakout --on sebulba --steps 5000000", 30),
 }
 
