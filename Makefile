@@ -19,7 +19,7 @@ train: $(VENV)/.installed
 	$(BIN)/boonta train
 
 test: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	$(BIN)/python -m pytest -n 2 --dist worksteal --durations 40 --durations-min 10
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
