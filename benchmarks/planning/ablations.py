@@ -9,7 +9,7 @@ from pathlib import Path
 
 from benchmarks.common import Row, finish, notes, parse, parser, row, table
 
-TASKS = {"boonta:catch": 60_000, "gymnax:CartPole-v1": 100_000}
+TASKS = {"boonta:catch": 60_000, "gymnax:CartPole-v1": 40_000}
 VARIANTS: dict[str, list[str]] = {
     "as it is": [],
     "reanalysed, half of all searches": ["agent.reanalyse=0.5"],
