@@ -114,6 +114,26 @@ def test_who_is_dismissed_is_gone(crew):
         crew.get(crew.ask(one, "add", 1), PATIENCE)
 
 
+def test_what_waits_behind_a_long_call_is_not_late(monkeypatch):
+    monkeypatch.setattr(fleet_staff, "READY", 1.0)  # which a first answer has, too
+    crew = Inline()
+    try:
+        staff = fleet_staff.Staff(crew, restarts=0, timeout=0.5)
+        post = staff.hire("counter", lambda life: Counter(life), Resources(0.5), 0)
+        staff.begin()
+        heard: list[int] = []
+        staff.ask(post, "sleep", 3.0, patience=PATIENCE)
+        staff.ask(post, "add", 1, then=heard.append)
+        while not heard:
+            staff.receive()
+        with pytest.raises(Failed, match="no answer to 'sleep'"):
+            staff.ask(post, "sleep", 30.0)
+            while True:
+                staff.receive()
+    finally:
+        crew.close()
+
+
 def test_a_process_that_dies_is_gone(cluster):
     one = hired(cluster)
     with pytest.raises(Gone):

@@ -137,6 +137,7 @@ def test_elo_of_known_scores():
     assert strong["elo_low"] < strong["elo"] < strong["elo_high"]
     perfect = elo(200, 0, 0)
     assert perfect["elo"] is None and perfect["elo_high"] is None and 600 < perfect["elo_low"] < 800
+    assert all(elo(n, 0, 0)["elo_high"] is None and elo(0, 0, n)["elo_low"] is None for n in range(2, 500, 2))
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,7 @@
 """Contestants beside other MuZeros: they play with new networks, or make updates from what a new network has played.
 
 What all are told: part (play or learn), game (tic-tac-toe or cartpole), seconds of a run. Peers are used as they come,
-but for what they would play or learn elsewhere meanwhile.
+but for what they would play or learn elsewhere meanwhile; what is learned from is a batch that lies ready.
 """
 
 import contextlib
@@ -102,8 +102,9 @@ def muzero_general(task: Task) -> Compiled:
             buffer.save_game(game())
         learner = _bare(trainer.Trainer)(start, config)
 
+        _, batch = buffer.get_batch()
+
         def once() -> dict[str, Any]:
-            _, batch = buffer.get_batch()
             learner.update_lr()
             learner.update_weights(batch)
             return {"steps": 1, "idle": 0}
@@ -166,13 +167,15 @@ def lightzero(task: Task) -> Compiled:
         buffer.push_game_segments(collector.collect(train_iter=0, policy_kwargs={"temperature": 1.0, "epsilon": 0.0}))
         return {"steps": collector.envstep - before, "idle": 0}
 
-    def learn() -> dict[str, Any]:
-        policy.learn_mode.forward(buffer.sample(config.policy.batch_size, policy))
-        return {"steps": 1, "idle": 0}
-
     play()
     while buffer.get_num_of_transitions() <= 2 * config.policy.batch_size:
         play()
+    batch = buffer.sample(config.policy.batch_size, policy)
+
+    def learn() -> dict[str, Any]:
+        policy.learn_mode.forward(batch)
+        return {"steps": 1, "idle": 0}
+
     once = play if task["part"] == "play" else learn
     once()
     return Compiled(lambda seed: _repeated(once, task["seconds"]), time.perf_counter() - begin, {})

@@ -7,8 +7,8 @@ from benchmarks.common import Row, compete, finish, notes, outcome_row, parse, p
 
 MUZERO = ["agent.body=mlp", "agent.simulations=16", "agent.history=0", "agent.n_step=1", "agent.batch=64"]
 TASKS = {
-    "V-trace on CartPole": (["vtrace", "gym:CartPole-v1", "agent.batch=16", "agent.unroll=20"], 400, 8),
-    "MuZero on tic-tac-toe": (["muzero", "openspiel:tic_tac_toe", "agent.minimum=500", *MUZERO], 100, 32),
+    "V-trace on CartPole": (["vtrace", "gym:CartPole-v1", "agent.batch=16", "agent.unroll=20"], 128_000, 8),
+    "MuZero on tic-tac-toe": (["muzero", "openspiel:tic_tac_toe", "agent.minimum=500", *MUZERO], 50_000, 32),
 }
 
 
@@ -17,10 +17,10 @@ def main(argv: Sequence[str] | None = None) -> list[Row]:
     args = parse(parser("overhead", __doc__ or "", rounds=5, module="planning"), argv)
     rows: list[Row] = []
     result = table("A fleet of two training workers on one machine", "task", "who", "steps/s", "of Sebulba")
-    for name, (words, iterations, envs) in TASKS.items():
+    for name, (words, steps, envs) in TASKS.items():
         notes.print(name)
         task: dict[str, Any] = {"module": "benchmarks.sebulba.contestants", "kind": "ours"}
-        task["iterations"] = 2 if args.quick else iterations
+        task["steps"] = 40 if args.quick else steps
         ours = ["architecture.training_workers=2", f"architecture.envs={envs}"]
         outcomes = compete(
             {

@@ -95,7 +95,7 @@ def parser(commands: Mapping[str, Callable[[argparse.Namespace], int]]) -> argpa
     )
     match.add_argument("--games", metavar="N", type=int, default=200, help="an even number (default: 200)")
     match.add_argument(
-        "--opening", metavar="N", type=int, help="random moves before they play (default: 2 between runs, else 0)"
+        "--opening", metavar="N", type=int, help="random moves before they play (default: 4 between runs, else 0)"
     )
     match.add_argument("--seed", metavar="S", type=int, default=0, help="of what is random (default: 0)")
     match.add_argument("--json", action="store_true", help="one JSON object as the last line")

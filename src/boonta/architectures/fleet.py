@@ -33,7 +33,7 @@ from boonta.architectures.fleet_staff import Failed, Post, Staff
 from boonta.architectures.learner import State
 from boonta.core.crew import Crew, Gone, Raised, Ref, Resources
 
-LIMIT = 3600.0  # seconds that greedy episodes may take, before who plays them is taken to hang
+LIMIT = 1500.0  # seconds that greedy episodes may take, before who plays them is taken to hang; others may play then
 
 
 class Asked(Exception):
@@ -66,7 +66,8 @@ class Fleet:
         self.learning = self.acting = 0.0  # seconds that the parameter server and the training workers spent
         self.asked: Callable[[], bool] = lambda: False
         self._params: tuple[Ref, int] | None = None  # the latest that are there, and the updates behind them
-        self._acting: dict[Post, int] = {}  # the updates behind what each busy worker acts with
+        self._taught_by = 0  # calls of the server to learn that are behind these
+        self._acting: dict[Post, int] = {}  # the same of what each busy worker acts with
         self._out = 0  # windows that workers are making, or that are on their way into replay
         self._due = 0.0  # pieces to act on again
         self._drawn = 0  # samples on their way
@@ -131,8 +132,12 @@ class Fleet:
         return self._state
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """The replay, and what was counted around it."""
-        return self.staff.have(self._memory, "arrays") if self._memory else {}
+        """The replay, and what was counted around it: of the samples, those that were learned from."""
+        if not self._memory:
+            return {}
+        arrays = self.staff.have(self._memory, "arrays")
+        learned = self.sampled - self.plan.batch * (self._drawn + len(self._ready))
+        return arrays | {"counts": np.array([arrays["counts"][0], learned])}
 
     def examine(self, params: Any, episodes: int) -> "Future[Any]":
         """Let the testing worker play greedy episodes; `staff.receive` brings the scores, or Gone."""
@@ -174,6 +179,7 @@ class Fleet:
         """The parameter server was lost; versions go on from where they were, so that none is newer than its own."""
         lost = self._version - int(self._state.updates)
         self.staff.notices.append(f"{lost} updates are lost: it goes on from what was last logged")
+        self._params = None  # they may be lost with it
         updates = np.asarray(self._version, self._state.updates.dtype)
         self.staff.ask(self._server, "restore", self._state._replace(updates=updates))
         self._publish()
@@ -185,7 +191,7 @@ class Fleet:
         for post in self._workers:
             if self._params and self._server.ready and post.ready and not post.busy and self._may_insert():
                 post.busy = True
-                self._acting[post] = self._params[1]
+                self._acting[post] = self._taught_by
                 self._out += self.plan.pieces()
                 came, lost = partial(self._came, post), partial(self._lost, post)
                 self.staff.ask(post, "run", *self._params, then=came, undo=lost, heavy=True)
@@ -242,8 +248,8 @@ class Fleet:
             taken = [self._ready.popleft() for _ in range(needed)]
             self._updating += 1
             if memory:
-                taught = partial(self._revise, memory.life)
-                self.staff.ask(server, "learn", *taken, then=taught, undo=self._not_taught, heavy=True)
+                taught, undo = partial(self._revise, memory.life), partial(self._not_taught, memory.life)
+                self.staff.ask(server, "learn", *taken, then=taught, undo=undo, heavy=True)
             else:
                 self._out -= needed * self.plan.pieces()
                 self.staff.ask(server, "learn_once", *taken, then=self._taught, undo=self._not_taught)
@@ -262,30 +268,36 @@ class Fleet:
         if self._updates % self.plan.publish == 0:
             self._publish()
 
-    def _not_taught(self) -> None:
+    def _not_taught(self, life: int | None = None) -> None:
         self._updating -= 1
+        if self._memory and self._memory.life == life:  # another sample takes its place
+            self.sampled -= self.plan.batch
 
     def _publish(self) -> None:
         """A copy of the parameters, for all who act from when it is there."""
-        self.staff.ask(self._server, "params", then=self._published, heavy=True)
+        published = partial(self._published, self._updates + self._updating)
+        self.staff.ask(self._server, "params", then=published, heavy=True)
 
-    def _published(self, params: Ref, version: int) -> None:
-        self._params = params, version
+    def _published(self, taught_by: int, params: Ref, version: int) -> None:
+        self._params, self._taught_by = (params, version), taught_by
 
     def _look_again(self) -> None:
         """Reanalyse workers that are idle act again on what is stored."""
         memory = self._memory
         for post in self._reanalysers:
             idle = self._server.ready and post.ready and not post.busy
-            if memory and memory.ready and idle and self._due >= self.plan.envs:
+            there = memory and memory.ready and self.inserted >= self.plan.minimum
+            if memory and there and idle and self._due >= self.plan.envs:
                 self._due -= self.plan.envs
                 post.busy = True
-                recalled, undo = partial(self._recalled, post, memory.life), partial(self._not_looked, post)
+                undo = partial(self._not_looked, post, memory.life)
+                recalled = partial(self._recalled, post, memory.life)
                 self.staff.ask(memory, "past", self.plan.envs, then=recalled, undo=undo, heavy=True)
 
     def _recalled(self, post: Post, life: int, past: Ref, _: Any) -> None:
-        assert self._params
-        looked, undo = partial(self._looked, post, life, *self._params), partial(self._not_looked, post)
+        if not self._params:
+            return self._not_looked(post, life)
+        looked, undo = partial(self._looked, post, life, *self._params), partial(self._not_looked, post, life)
         self.staff.ask(post, "again", self._params[0], past, then=looked, undo=undo, heavy=True)
 
     def _looked(self, post: Post, life: int, params: Ref, version: int, again: Ref, _: Any) -> None:
@@ -293,9 +305,10 @@ class Fleet:
         if self._memory and self._memory.ready and self._memory.life == life:
             self.staff.ask(self._memory, "renew", again, version, params, then=partial(setattr, self, "renewed"))
 
-    def _not_looked(self, post: Post) -> None:
+    def _not_looked(self, post: Post, life: int) -> None:
         post.busy = False
-        self._due += self.plan.envs
+        if self._memory and self._memory.life == life:  # a new replay has nothing to act on again yet
+            self._due += self.plan.envs
 
     # How far ahead
 
@@ -311,8 +324,8 @@ class Fleet:
 
     def _would_leave_behind(self) -> bool:
         """Whether, one update more, what some worker is making would be too old when its turn comes."""
-        after = self._version + self._updating + 1
-        return any(after - version > self.plan.ahead + self.plan.publish for version in self._acting.values())
+        after = self._updates + self._updating + 1
+        return any(after - taught_by > self.plan.ahead + self.plan.publish for taught_by in self._acting.values())
 
     def _may_sample(self) -> bool:
         return self.inserted >= self.plan.minimum and (

@@ -24,7 +24,8 @@ class Plan(NamedTuple):
         capacity: windows that replay keeps, those included that wait for their last pieces.
         compress: see `Memory`.
         ahead: samples, or trajectories of all workers, that lie ready for the parameter server, and are asked for. What
-            is learned from once is at most 2 ahead + publish updates old, for which learning waits for a slow worker.
+            is learned from once is at most 2 ahead + publish turns of learning old (a turn may be several updates), for
+            which learning waits for a slow worker.
         publish: updates between copies of the parameters.
         devices: of the parameter server; 0 for all that it sees.
         restarts: how often a member may be replaced before the run fails.

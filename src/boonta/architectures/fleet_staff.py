@@ -74,7 +74,7 @@ class Staff:
         self.posts: list[Post] = []
         self.notices: list[str] = []
         self._calls: dict[Ref, _Call] = {}
-        self._quiet = 0.0  # seconds waited since anybody answered
+        self._quiet = 0.0  # seconds waited since anybody answered, or made something
 
     @property
     def spent(self) -> int:
@@ -141,11 +141,13 @@ class Staff:
         since = time.monotonic()
         refs = self.crew.wait(list(self._calls), CHECK)
         now = time.monotonic()
-        self._quiet = 0.0 if refs else self._quiet + now - since
+        at_work = any(call.post.ready for call in self._calls.values())
+        self._quiet = 0.0 if refs or at_work else self._quiet + now - since
         for ref in refs:
             if call := self._calls.pop(ref, None):  # else of a member that was replaced meanwhile
                 self._take(ref, call)
-        for call in list(self._calls.values()):
+        oldest = {call.post: call for call in reversed(self._calls.values())}  # the others wait behind it
+        for call in oldest.values():
             post, patience = call.post, call.patience or self.timeout
             patience = patience if call.method in post.known else max(patience, READY)
             silent = now - max(call.since, post.heard)
@@ -158,7 +160,7 @@ class Staff:
     def _take(self, ref: Ref, call: _Call) -> None:
         post = call.post
         try:
-            value = self.crew.get(ref, self.timeout)
+            value = self.crew.get(ref, max(call.patience, self.timeout))
         except Lost as error:  # with somebody who will be missed anyway
             post.lost += 1
             call.undo()

@@ -14,7 +14,7 @@ from boonta.experiments import runs
 from boonta.experiments.games.players import Player, Trained, player
 
 Z = 1.96  # of an interval of 95 %
-RUN_OPENING = 2  # random moves before two runs play: without them all their games would be the same
+RUN_OPENING = 4  # random moves before two runs play: enough that few games of theirs are the same
 
 
 def match(run: runs.Run, opponent: str, games: int = 200, opening: int | None = None, seed: int = 0) -> dict[str, Any]:
@@ -44,6 +44,9 @@ def match(run: runs.Run, opponent: str, games: int = 200, opening: int | None = 
         opening = RUN_OPENING if isinstance(other, Trained) else 0
     if opening < 0:
         raise ValueError(f"--opening must be at least 0, got {opening}")
+    mine, others = _rules(run), _rules(other.run) if isinstance(other, Trained) else {}
+    if mine != others:
+        raise ValueError(f"{opponent} plays {game} with the settings {others}, and the run with {mine}")
     settings = dict(run.config.env_settings) | (other.run.config.env_settings if isinstance(other, Trained) else {})
     totals = played(table(game, settings), (Trained(run), other), games, opening, seed)
     counts = {"wins": int((totals > 0).sum()), "draws": int((totals == 0).sum()), "losses": int((totals < 0).sum())}
@@ -112,6 +115,11 @@ def played(host: Host, sides: tuple[Player, Player], games: int, opening: int = 
     return total
 
 
+def _rules(run: runs.Run) -> dict[str, Any]:
+    """The settings of a run's game that change how it is played."""
+    return {key: value for key, value in run.config.env_settings.items() if key != "model"}
+
+
 def elo(wins: int, draws: int, losses: int) -> dict[str, float | None]:
     """The score, the difference in Elo that goes with it, and that of the ends of Wilson's interval of 95 %.
 
@@ -121,7 +129,8 @@ def elo(wins: int, draws: int, losses: int) -> dict[str, float | None]:
     score = (wins + draws / 2) / n
     middle = (score + Z**2 / (2 * n)) / (1 + Z**2 / n)
     half = Z / (1 + Z**2 / n) * math.sqrt(score * (1 - score) / n + Z**2 / (4 * n**2))
-    low, high = max(middle - half, 0.0), min(middle + half, 1.0)
+    low = 0.0 if score == 0 else max(middle - half, 0.0)  # exactly, whatever rounding says
+    high = 1.0 if score == 1 else min(middle + half, 1.0)
     return {"score": score, "elo": _elo(score), "elo_low": _elo(low), "elo_high": _elo(high)}
 
 

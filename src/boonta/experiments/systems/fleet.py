@@ -117,10 +117,13 @@ class Fleet(Hosted):
         told: Future[Scores] = Future()
 
         def theirs(done: "Future[Any]") -> None:
-            if isinstance(done.exception(), Gone):  # the run need not wait until there is another
-                mine().add_done_callback(partial(_pass_on, told))
-            else:
-                told.set_result(Scores(*(x[None] for x in done.result())))
+            try:
+                if isinstance(done.exception(), Gone):  # the run need not wait until there is another
+                    mine().add_done_callback(partial(_pass_on, told))
+                else:
+                    told.set_result(Scores(*(x[None] for x in done.result())))
+            except Exception as error:  # which a future would keep to itself
+                told.set_exception(error)
 
         self.fleet.examine(jax.device_get(state.params), episodes).add_done_callback(theirs)
         return told
@@ -161,8 +164,9 @@ class Fleet(Hosted):
     def _planned(self) -> tuple[Plan, float, int, int]:
         """The plan; steps and updates of an iteration, and steps before the first."""
         options: Options = self.options
-        workers = options.training_workers or cores()
-        envs = options.envs or max(fitting(self.agent) // workers, 1)
+        together = fitting(self.agent)  # on any number of cores, so that a run can go on elsewhere
+        workers = options.training_workers or max(n for n in range(1, cores() + 1) if together % n == 0)
+        envs = options.envs or max(together // workers, 1)
         gpus = {"replay": 0.0} | {r: getattr(options, f"{r}_gpus") for r in ROLES if r != "replay"}
         plan = Plan(
             workers, envs, ahead=options.ahead, publish=options.publish, compress=options.compress,
