@@ -31,6 +31,15 @@ def _muzeros() -> str:
     return table(["peer, task", "what", "ours", "theirs", "times"], lines) + where(rows)
 
 
+def _exact() -> str:
+    rows = rows_of("exact")
+    lines = [
+        [row["cell"], f"`{row['train']}`", f"{row['median']:.0f} of {row['of']}", f"{row['env_steps']:,}",
+         f"{row['seconds']:.0f}"] for row in rows
+    ]  # fmt: skip
+    return table(["task", "command", "right", "steps", "seconds"], lines) + where(rows)
+
+
 def _positions() -> str:
     rows = rows_of("positions")
     lines = [
@@ -71,6 +80,7 @@ def _overhead() -> str:
 TABLES: dict[str, Callable[[], str]] = {
     "selfplay": _selfplay,
     "muzeros": _muzeros,
+    "exact": _exact,
     "positions": _positions,
     "ablations": _ablations,
     "muzero-pong": _muzero_pong,
