@@ -2,6 +2,7 @@
 
 import json
 from functools import cache
+from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import numpy as np
@@ -11,7 +12,7 @@ from boonta.cli import main
 from boonta.core.types import LAST
 from boonta.experiments import thoughts_page
 from boonta.experiments.games import lines, players
-from boonta.experiments.games.match import elo, played, table
+from boonta.experiments.games.match import elo, match, played, table
 from boonta.experiments.games.players import Followed, Random, Search, player, solver
 from boonta.ops.search import Tree
 
@@ -127,6 +128,12 @@ def Follow(agent):
         return batch
 
     return host._replace(make=make)
+
+
+def test_who_knows_a_game_as_it_comes_is_no_opponent_in_another():
+    config = SimpleNamespace(env="openspiel:tic_tac_toe", env_settings={"rows": 5, "model": True})
+    with pytest.raises(ValueError, match="the settings {}, and the run with {'rows': 5}"):
+        match(SimpleNamespace(config=config), "mcts:2", 2)  # type: ignore[arg-type]
 
 
 def test_elo_of_known_scores():

@@ -134,7 +134,9 @@ class Fleet:
         "address of a Ray cluster, auto for the one that this machine is part of; empty for a Ray of the run's own",
     )
     crew: Literal["ray", "threads"] = setting("ray", "what carries members: Ray, or threads of one process, to debug")
-    training_workers: int = setting(0, "workers that act in environments; 0 for one per core of this machine", low=0)
+    training_workers: int = setting(
+        0, "workers that act in environments; 0 for one per core, if envs can be shared out so", low=0
+    )
     envs: int = setting(0, "environments of a training worker; 0 for what makes a batch of all of them", low=0)
     reanalyse_workers: int = setting(1, "workers that act again on what is stored, if agent.reanalyse asks", low=1)
     ahead: int = setting(2, "samples, or batches of trajectories, that lie ready for the parameter server", low=1)

@@ -11,7 +11,7 @@ from boonta.core.host import Batch, Host, Workers
 from boonta.core.types import LAST
 from boonta.envs.served import serve
 from boonta.experiments import runs
-from boonta.experiments.games.players import Player, Trained, player
+from boonta.experiments.games.players import Followed, Player, Trained, player
 
 Z = 1.96  # of an interval of 95 %
 RUN_OPENING = 4  # random moves before two runs play: enough that few games of theirs are the same
@@ -44,8 +44,9 @@ def match(run: runs.Run, opponent: str, games: int = 200, opening: int | None = 
         opening = RUN_OPENING if isinstance(other, Trained) else 0
     if opening < 0:
         raise ValueError(f"--opening must be at least 0, got {opening}")
-    mine, others = _rules(run), _rules(other.run) if isinstance(other, Trained) else {}
-    if mine != others:
+    mine = _rules(run)
+    others = _rules(other.run) if isinstance(other, Trained) else {} if isinstance(other, Followed) else mine
+    if mine != others:  # who follows a game knows it as it comes
         raise ValueError(f"{opponent} plays {game} with the settings {others}, and the run with {mine}")
     settings = dict(run.config.env_settings) | (other.run.config.env_settings if isinstance(other, Trained) else {})
     totals = played(table(game, settings), (Trained(run), other), games, opening, seed)
