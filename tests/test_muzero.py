@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from boonta import envs
-from boonta.agents import alphazero, muzero
+from boonta.agents import alphazero, muzero, planning
 from boonta.architectures import anakin
 from boonta.core import acting
 from boonta.core.types import Sample
@@ -211,3 +211,17 @@ def test_a_large_batch_of_experience_makes_several_updates_in_a_row():
         private, owned, _ = jax.jit(learner.update)(private, params, whole(part), jax.random.key(0))
         params = params | owned
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), after.params, params)
+
+
+@pytest.mark.parametrize(("maker", "blocks"), [(made, (1, 0, 0)), (zero, (1,))], ids=["muzero", "alphazero"])
+def test_a_gradient_made_in_blocks_is_that_of_the_whole_batch(maker, blocks, monkeypatch):
+    environment = envs.make("pgx:tic_tac_toe", model=maker is zero)
+    agent, _ = maker(environment, body="resnet", channels=4, blocks=blocks, **PLAIN)
+    (learner,) = agent.learners.values()
+    params, trajectory = collected(agent, environment, 8, learner.experience.length)
+    found = []
+    for rows in (8, 2):
+        monkeypatch.setattr(planning, "GRADIENT_ROWS", rows)
+        _, improved, feedback = learner.update(learner.init(params), params, whole(trajectory), jax.random.key(2))
+        found.append((improved["network"], feedback.metrics))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), *found)
