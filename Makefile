@@ -2,7 +2,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/.cache/jax
+# Compiled programs are kept for all checkouts, where the command line keeps them.
+export JAX_COMPILATION_CACHE_DIR ?= $(HOME)/.cache/boonta/jax
 
 .PHONY: train test check format clean
 
@@ -32,4 +33,4 @@ format: $(VENV)/.installed-dev
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) .cache .pytest_cache .ruff_cache runs
+	rm -rf $(VENV) .pytest_cache .ruff_cache runs
