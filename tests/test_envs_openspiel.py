@@ -5,7 +5,7 @@ import pyspiel
 import pytest
 
 from boonta import envs
-from boonta.core.host import Workers
+from boonta.core.host import Workers, random_actions
 from boonta.core.types import FIRST, LAST
 from boonta.envs import openspiel
 
@@ -49,6 +49,23 @@ def test_a_game_is_openspiels_own(name):
         turns.add(float(timestep.discount[0]))
     if name == "mancala":
         assert turns == {1.0, -1.0}  # a player may move twice
+
+
+def test_what_steps_a_game_is_chosen_by_legal_moves():
+    made = envs.make("openspiel:tic_tac_toe")
+    workers, told = made.choose(64, Workers("auto", 2))
+    assert workers.kind in ("serial", "threads", "processes") and "a step takes" in told
+
+
+def test_random_moves_are_legal_ones_each_alike():
+    made, generator = batch("tic_tac_toe", count=500), np.random.default_rng(0)
+    spec, timestep = envs.make("openspiel:tic_tac_toe").spec, made.reset()
+    for taken in range(3):
+        action = random_actions(spec, generator, timestep)
+        assert np.all(np.take_along_axis(timestep.observation["legal"], action[:, None], axis=1))
+        if not taken:
+            assert np.all(np.bincount(action, minlength=9) > 30)
+        timestep = made.step(action)
 
 
 def test_two_bridges_play_the_same_game():

@@ -45,7 +45,7 @@ def test_gymnasium_is_what_it_is_alone(name, settings, kind):
             np.testing.assert_allclose(timestep.observation[i], observation)
         kinds = set()
         for _ in range(60):
-            before, action = copied(timestep), host.random_actions(made.spec, generator, 3)
+            before, action = copied(timestep), host.random_actions(made.spec, generator, timestep)
             timestep = batch.step(action)
             for i, one in enumerate(plain):
                 if before.step_type[i] == LAST:
@@ -92,7 +92,7 @@ def test_the_control_suite_is_what_it_is_alone(name, settings, kind):
                 assert actual.discount == (1.0 if one.first() else one.discount)
                 np.testing.assert_array_equal(actual.action, np.zeros_like(action[i]) if one.first() else action[i])
                 ends += one.last()
-            action = host.random_actions(made.spec, generator, 2)
+            action = host.random_actions(made.spec, generator, timestep)
             timestep = batch.step(action)
             expected = [plain[i].reset() if one.last() else plain[i].step(action[i]) for i, one in enumerate(expected)]
         assert ends > 2

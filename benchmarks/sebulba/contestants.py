@@ -49,16 +49,16 @@ def environments(task: Task) -> Compiled:
     """The environments of one thread, with random actions."""
     import numpy as np
 
-    from boonta.core.host import random_actions
+    from boonta.core.host import at_random
 
     system, seconds = system_of(task)
     envs = system.plan.envs
     batch = system.host.make(np.arange(envs, dtype=np.int32), 0, 0, system.workers)
-    batch.reset()
+    step = at_random(system.spec, batch, np.random.default_rng(0))
 
     def run(seed: int) -> dict[str, Any]:
-        generator = np.random.default_rng(seed)
-        return _repeated(lambda: batch.step(random_actions(system.spec, generator, envs)), envs)
+        del seed
+        return _repeated(step, envs)
 
     return Compiled(run, seconds, {})
 

@@ -114,7 +114,7 @@ def _pieces() -> Any:
     timestep, seen = batch.reset(), []
     for _ in range(20 * UNROLL + 1):
         seen.append(jax.tree.map(np.copy, timestep))
-        timestep = batch.step(random_actions(game.spec, rng, ENVS))
+        timestep = batch.step(random_actions(game.spec, rng, timestep))
     batch.close()
     cores = tuple(np.zeros((ENVS, 512), np.float32) for _ in range(2))
     q, zeros = np.zeros((ENVS, UNROLL, 6), np.float32), np.zeros(ENVS, np.int32)

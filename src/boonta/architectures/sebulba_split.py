@@ -225,9 +225,7 @@ def _time_environments(spec: Spec, make: Callable[[np.ndarray], Batch], envs: in
     batches = [make(np.arange(envs, dtype=np.int32) + i * envs) for i in range(threads)]
 
     def go(which: int) -> float:
-        generator, batch = np.random.default_rng(which), batches[which]
-        batch.reset()
-        return _repeated(lambda: batch.step(host.random_actions(spec, generator, envs)))
+        return _repeated(host.at_random(spec, batches[which], np.random.default_rng(which)))
 
     try:
         with ThreadPoolExecutor(threads) as pool:

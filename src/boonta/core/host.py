@@ -1,6 +1,6 @@
 """Environments that step on the host: a batch of actions in, a batch of time steps out, as NumPy arrays."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -70,12 +70,28 @@ class Host(NamedTuple):
     drawn: "Callable[[], Host] | None" = None
 
 
-def random_actions(spec: Spec, generator: np.random.Generator, count: int) -> np.ndarray:
-    """Actions [count, ...], uniform; those without bounds within -1 and 1."""
+def random_actions(spec: Spec, generator: np.random.Generator, timestep: TimeStep) -> np.ndarray:
+    """Actions [count, ...] at a TimeStep [count, ...], uniform: legal ones; those without bounds within -1 and 1."""
+    count = len(timestep.reward)
     if isinstance(spec.action, Discrete):
+        seen = timestep.observation
+        if isinstance(seen, Mapping) and "legal" in seen:
+            return np.argmax(np.where(seen["legal"], generator.random((count, spec.action.n)), -1.0), axis=-1)
         return generator.integers(spec.action.n, size=count)
     low, high = np.maximum(spec.action.low, -1.0), np.minimum(spec.action.high, 1.0)
     return generator.uniform(low, high, (count, *spec.action.shape)).astype(np.float32)
+
+
+def at_random(spec: Spec, batch: Batch, generator: np.random.Generator) -> Callable[[], TimeStep]:
+    """Reset the environments; what makes a step of all with random actions, as often as it is called."""
+    timestep = batch.reset()
+
+    def step() -> TimeStep:
+        nonlocal timestep
+        timestep = batch.step(random_actions(spec, generator, timestep))
+        return timestep
+
+    return step
 
 
 def seed_of(seed: int, index: int, life: int) -> int:

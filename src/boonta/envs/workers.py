@@ -103,16 +103,16 @@ def _probe(spec: Spec, part: Part, threads: int, timeout: float) -> float:
     seconds = []
 
     def go(part: host.Batch) -> None:
+        step = host.at_random(spec, part, generator)
         begin, steps = time.perf_counter(), 0
         while time.perf_counter() - begin < PROBE_SECONDS:
-            part.step(host.random_actions(spec, generator, 1))
+            step()
             steps += 1
         seconds.append((time.perf_counter() - begin) / steps)
 
     try:
         batch = Threads(spec, part, range(threads), Workers("threads", threads, timeout))
         try:
-            batch.reset()
             batch.each(lambda i, part: go(part))
         finally:
             batch.close()
