@@ -155,6 +155,16 @@ def test_alphazero_sees_a_win_with_any_network():
     assert action == 2 and extras["value"] > 0.3
 
 
+def test_a_greedy_search_may_look_further():
+    agent, environment = made(catch.make(rows=4, columns=3), simulations=4, simulations_greedy=9)
+    params = agent.init(jax.random.key(0))
+    _, timestep = environment.reset(jax.random.key(0))
+    inputs = params, agent.memory(params, 0, None), timestep, jax.random.key(0)
+    _, _, greedy = agent.exploit(*inputs)
+    assert greedy["tree"].visits.shape == (10,)
+    assert np.sum(greedy["tree"].visits > 0) == 10
+
+
 def test_blocks_are_three_numbers():
     with pytest.raises(ValueError, match=r"agent.blocks must be three numbers, of .*, got \[1, 2\]"):
         made(catch.make(), blocks=(1, 2))

@@ -88,7 +88,7 @@ def alphazero(spec: Spec, settings: Settings, total_updates: int = 0) -> Agent:
 
         temperature = settings.temperature_at(temperature, moves)
         mask = legal(timestep.observation)
-        found = search(settings.searching(), root, step, mask, key, temperature, exploring)
+        found = search(settings.searching(exploring), root, step, mask, key, temperature, exploring)
         return Remembered(moves + 1), found
 
     def act(params: Params, memory: Remembered, timestep: TimeStep, key: Key) -> tuple[Remembered, Array, Extras]:

@@ -116,7 +116,7 @@ def muzero(spec: Spec, settings: Settings, total_updates: int = 0) -> Agent:
             answer, _ = net.recurrent(weights, statistics, state[None], action[None], False)
             return node(_without_end(answer) if dummy else answer, discount)
 
-        found = search(settings.searching(), node(root, discount), step, mask, key, temperature, exploring)
+        found = search(settings.searching(exploring), node(root, discount), step, mask, key, temperature, exploring)
         return Remembered(remembered if stacked > 1 else (), moves + 1), found
 
     def act(params: Params, memory: Remembered, timestep: TimeStep, key: Key) -> tuple[Remembered, Array, Extras]:

@@ -40,6 +40,7 @@ class PlannerSettings:
     support_bins: int = setting(11, "bins of values and rewards", low=2)
     search: Literal["gumbel", "puct"] = setting("gumbel", "gumbel, or puct: MuZero's own")
     simulations: int = setting(32, "of a search", low=1)
+    simulations_greedy: int = setting(0, "of a search outside of training; 0: as many as in training", low=0)
     depth: int | None = setting(None, "the deepest that a search looks; none for no limit", low=1)
     considered: int = setting(16, "gumbel: actions tried at the root", low=1)
     value_scale: float = setting(
@@ -81,9 +82,11 @@ class PlannerSettings:
         """The network's."""
         return NetworkOptions(**{name: getattr(self, name) for name in NetworkOptions._fields})
 
-    def searching(self) -> SearchOptions:
-        """The search's."""
-        return SearchOptions(**{name: getattr(self, name) for name in SearchOptions._fields})
+    def searching(self, exploring: bool) -> SearchOptions:
+        """The search's, in training or outside of it."""
+        options = SearchOptions(**{name: getattr(self, name) for name in SearchOptions._fields})
+        greedy = 0 if exploring else self.simulations_greedy
+        return options._replace(simulations=greedy or self.simulations)
 
     def support(self) -> Support:
         """Of values and rewards."""
