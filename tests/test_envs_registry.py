@@ -71,6 +71,9 @@ def test_own_environments_are_imported_from_the_current_directory(own_module):
             r"unknown setting of boonta:catch 'row' \(did you mean 'rows'\?\); allowed: columns",
         ),
         ("gymnax:Cartpole-v1", {}, "did you mean 'CartPole-v1'"),
+        ("pgx:tic_tac_toe", {"rows": 5}, r"unknown setting of pgx:tic_tac_toe 'rows'"),
+        ("minatar:breakout", {"stiky": 0}, r"unknown setting of minatar:breakout 'stiky' \(did you mean 'sticky'\?\)"),
+        ("minatar:breakout", {"sticky": "none"}, r"env\.sticky"),
     ],
 )
 def test_unknown_names_and_settings_are_refused(name, settings, message):

@@ -177,8 +177,8 @@ def test_a_run_plays_every_line(run, capsys):
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("nobody",), "OPPONENT must be a run folder, random, mcts:N or solver, got 'nobody'"),
-        (("mcts:many",), "mcts:N needs a number of simulations, got 'mcts:many'"),
+        (("nobody",), "OPPONENT must be a run folder, random, mcts:N, solver or every, got 'nobody'"),
+        (("mcts:many",), "mcts:N needs a number of simulations, at least 1, got 'mcts:many'"),
         (("random", "--games", "3"), "--games must be an even number, at least 2, got 3"),
         (("random", "--opening", "-1"), "--opening must be at least 0, got -1"),
     ],
@@ -186,6 +186,11 @@ def test_a_run_plays_every_line(run, capsys):
 def test_bad_matches_are_refused(run, words, told, capsys):
     assert main(["match", str(run), *words]) == 2
     assert told in capsys.readouterr().err
+
+
+def test_a_person_sees_the_board_that_is_played_on():
+    board = str(players.beginning("openspiel:connect_four", {"rows": 4, "columns": 5})())
+    assert [len(line) for line in board.split()] == [5] * 4
 
 
 def test_there_is_no_solver_for_chess():

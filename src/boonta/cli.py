@@ -129,7 +129,7 @@ def _train(args: argparse.Namespace) -> int:
         # What changes no number may change: how to go on after a NaN, and where others are to be found.
         if args.on_nan:
             config = config._replace(run=dataclasses.replace(config.run, on_nan=args.on_nan))
-        found = {key: getattr(args, key) for key in ("cluster", "transport") if getattr(args, key)}
+        found = {key: getattr(args, key) for key in ("cluster", "transport") if getattr(args, key) is not None}
         place = args.place | found
         moved = {key: value for key, value in place.items() if hasattr(config.architecture_settings, key)}
         config = config._replace(architecture_settings=dataclasses.replace(config.architecture_settings, **moved))

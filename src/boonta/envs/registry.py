@@ -63,7 +63,10 @@ def make(name: str, model: bool = False, **settings: Any) -> "Environment | Host
     if not model:
         return made
     if isinstance(made, Host):
-        raise ValueError(f"env.model must be false for {name}, which does not compile: agents cannot plan with it")
+        raise ValueError(
+            f"{name} does not compile, so agents cannot plan with the game itself (env.model): take muzero in place of "
+            "alphazero, or a game of pgx:"
+        )
     from boonta.core.environment import modelled
 
     return modelled(made)
@@ -79,7 +82,7 @@ def _made(name: str, settings: dict[str, Any]) -> "Environment | Host":
         module, factory = _OWN[rest].split(":")
         return _call(getattr(importlib.import_module(f"boonta.envs.{module}"), factory), name, settings)
     if family in _BRIDGES:
-        return importlib.import_module(_BRIDGES[family]).make(rest, **settings)
+        return _call(importlib.import_module(_BRIDGES[family]).make, name, settings, rest)
     factory = _own_factory(family, rest)
     return _taken(_call(factory, name, settings), name, partial(factory, **settings))
 
@@ -107,15 +110,16 @@ def _names_if_installed(family: str) -> tuple[str, ...]:
         return ()
 
 
-def _call(factory: Callable[..., Any], name: str, settings: Mapping[str, Any]) -> Any:
-    parameters = inspect.signature(factory).parameters.values()
+def _call(factory: Callable[..., Any], name: str, settings: Mapping[str, Any], *given: Any) -> Any:
+    """What the factory makes of what is `given` and of the settings, which are those that it names, of their types."""
+    parameters = [*inspect.signature(factory).parameters.values()][len(given) :]
     if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         allowed = [parameter.name for parameter in parameters if parameter.kind is not parameter.POSITIONAL_ONLY]
         for key in settings:
             if key not in allowed:
                 raise unknown(f"setting of {name}", key, allowed)
     try:
-        inspect.signature(factory).bind(**settings)
+        inspect.signature(factory).bind(*given, **settings)
     except TypeError as error:
         raise ValueError(f"{name} cannot be made with {settings or 'no settings'}: {error}") from None
     try:
@@ -123,7 +127,8 @@ def _call(factory: Callable[..., Any], name: str, settings: Mapping[str, Any]) -
     except (NameError, TypeError):  # names that only a type checker imports; a partial
         hints = {}
     plain = (bool, int, float, str)
-    return factory(**{k: convert(x, hints[k], f"env.{k}") if hints.get(k) in plain else x for k, x in settings.items()})
+    taken = {k: convert(x, hints[k], f"env.{k}") if hints.get(k) in plain else x for k, x in settings.items()}
+    return factory(*given, **taken)
 
 
 def _own_factory(module_name: str, attribute: str) -> Callable[..., Any]:

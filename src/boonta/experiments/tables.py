@@ -145,7 +145,7 @@ class Fleet:
     restarts: int = setting(3, "how often each member may be replaced before the run fails", low=0)
     timeout: float = setting(
         120.0,
-        "seconds after which a member that does not answer is replaced; it has 600 to begin, an hour for an evaluation",
+        "seconds after which a member that does not answer is replaced; it has 600 to begin, 1500 for an evaluation",
         low=1.0,
     )
     workers: Literal["auto", "serial", "threads", "processes"] = setting("auto", "what steps Python environments")

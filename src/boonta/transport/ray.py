@@ -21,7 +21,7 @@ try:
     import ray
     from ray import exceptions
 except ImportError as error:
-    raise ImportError(f"a cluster needs Ray ({error}): pip install 'boonta[ray]'") from error
+    raise ImportError(f"the fleet, and split on a cluster, need Ray ({error}): pip install 'boonta[ray]'") from error
 
 # Why what a call was given may not be there.
 LOSSES = (

@@ -1,6 +1,6 @@
 """A person at the terminal against a run's agent."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -32,7 +32,7 @@ def play(run: runs.Run, first: bool, ask: Callable[[str], str], tell: Callable[[
         Left: the person gave up.
     """
     host = match.table(run.config.env, dict(run.config.env_settings))
-    person, agent = Person(run.config.env, ask, tell), Told(run, tell)
+    person, agent = Person(run.config.env, match.rules(run), ask, tell), Told(run, tell)
     sides = (person, agent) if first else (agent, person)
     total = float(match.played(host, sides, 1)[0]) * (1 if first else -1)
     tell(person.board())
@@ -43,13 +43,15 @@ def play(run: runs.Run, first: bool, ask: Callable[[str], str], tell: Callable[[
 class Person(Followed):
     """Asks for the number of an action."""
 
-    def __init__(self, game: str, ask: Callable[[str], str], tell: Callable[[str], None]) -> None:
+    def __init__(
+        self, game: str, settings: Mapping[str, Any], ask: Callable[[str], str], tell: Callable[[str], None]
+    ) -> None:
         super().__init__()
         self._ask, self._tell = ask, tell
         self._legal = np.zeros(0, bool)
         self._begin: Callable[[], Any] | None = None
         try:
-            self._begin = beginning(game)
+            self._begin = beginning(game, settings)
         except (ImportError, ValueError):
             tell("(there is no picture of the board: its game is not one of OpenSpiel's, or that is not installed)")
 

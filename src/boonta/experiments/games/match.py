@@ -44,8 +44,8 @@ def match(run: runs.Run, opponent: str, games: int = 200, opening: int | None = 
         opening = RUN_OPENING if isinstance(other, Trained) else 0
     if opening < 0:
         raise ValueError(f"--opening must be at least 0, got {opening}")
-    mine = _rules(run)
-    others = _rules(other.run) if isinstance(other, Trained) else {} if isinstance(other, Followed) else mine
+    mine = rules(run)
+    others = rules(other.run) if isinstance(other, Trained) else {} if isinstance(other, Followed) else mine
     if mine != others:  # who follows a game knows it as it comes
         raise ValueError(f"{opponent} plays {game} with the settings {others}, and the run with {mine}")
     settings = dict(run.config.env_settings) | (other.run.config.env_settings if isinstance(other, Trained) else {})
@@ -116,7 +116,7 @@ def played(host: Host, sides: tuple[Player, Player], games: int, opening: int = 
     return total
 
 
-def _rules(run: runs.Run) -> dict[str, Any]:
+def rules(run: runs.Run) -> dict[str, Any]:
     """The settings of a run's game that change how it is played."""
     return {key: value for key, value in run.config.env_settings.items() if key != "model"}
 

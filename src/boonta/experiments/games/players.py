@@ -1,6 +1,6 @@
 """Who plays a match: a run, random moves, OpenSpiel's Monte Carlo tree search, or an exact solver."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
@@ -10,7 +10,7 @@ import numpy as np
 from boonta.core.types import LAST, TimeStep
 from boonta.experiments import evaluation, runs
 
-WORDS = "a run folder, random, mcts:N or solver"
+WORDS = "a run folder, random, mcts:N, solver or every"
 UCT = 2.0  # OpenSpiel's own default
 MEMORY = 1000  # MB of a search's tree
 
@@ -47,7 +47,7 @@ def player(words: str, game: str, seed: int) -> Player:
         return Random(seed)
     if kind == "mcts":
         if not number.isdigit() or int(number) < 1:
-            raise ValueError(f"OPPONENT mcts:N needs a number of simulations, got {words!r}")
+            raise ValueError(f"OPPONENT mcts:N needs a number of simulations, at least 1, got {words!r}")
         return Search(_openspiel(game), int(number), seed)
     if words == "solver":
         return Exact(game, seed)
@@ -208,8 +208,8 @@ def _bitbully() -> Solver:
     return values
 
 
-def beginning(game: str) -> Callable[[], Any]:
-    """Makes the first position of a game, as OpenSpiel has it.
+def beginning(game: str, settings: Mapping[str, Any]) -> Callable[[], Any]:
+    """Makes the first position of a game with these settings, as OpenSpiel has it.
 
     Raises:
         ValueError: OpenSpiel does not know the game.
@@ -218,7 +218,7 @@ def beginning(game: str) -> Callable[[], Any]:
     name = _openspiel(game)
     import pyspiel
 
-    return pyspiel.load_game(name).new_initial_state
+    return pyspiel.load_game(name, dict(settings)).new_initial_state
 
 
 def _openspiel(game: str) -> str:

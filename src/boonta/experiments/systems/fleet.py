@@ -44,6 +44,8 @@ class Fleet(Hosted):
         if jax.distributed.is_initialized():
             raise ValueError("a fleet is one driver's; its other machines come from Ray: architecture.cluster")
         if config.architecture_settings.crew == "ray":
+            from boonta.transport import ray  # noqa: F401 -- refused before anything is written where it is missing
+
             jax.config.update("jax_platforms", "cpu")  # accelerators are the members'
         super().__init__(config)
         self.options = config.architecture_settings
