@@ -120,7 +120,7 @@ def test_what_waits_behind_a_long_call_is_not_late(monkeypatch):
     try:
         staff = fleet_staff.Staff(crew, restarts=0, timeout=0.5)
         post = staff.hire("counter", lambda life: Counter(life), Resources(0.5), 0)
-        staff.begin()
+        assert staff.begin(lambda: False)
         heard: list[int] = []
         staff.ask(post, "sleep", 3.0, patience=PATIENCE)
         staff.ask(post, "add", 1, then=heard.append)
@@ -130,6 +130,23 @@ def test_what_waits_behind_a_long_call_is_not_late(monkeypatch):
             staff.ask(post, "sleep", 30.0)
             while True:
                 staff.receive()
+    finally:
+        crew.close()
+
+
+def test_who_waits_for_room_is_told_and_a_signal_ends_it(monkeypatch):
+    class Full(Inline):
+        def wait(self, refs, seconds):
+            return []
+
+    monkeypatch.setattr(fleet_staff, "ROOM", 0.0)
+    crew = Full()
+    try:
+        staff = fleet_staff.Staff(crew, restarts=0, timeout=PATIENCE)
+        staff.hire("counter", lambda life: Counter(life), Resources(0.5), 0)
+        assert not staff.begin(lambda: bool(staff.notices))
+        staff.receive()
+        assert staff.notices == ["counter waits for room (0.5 cores, 0 accelerators)"]
     finally:
         crew.close()
 
@@ -195,7 +212,9 @@ def begin():
     def start(name, make=made, **changes):
         plan = planned(name, **changes)
         crews.append(Inline())
-        return Fleet(crews[-1], functools.partial(make, name), plan, 0, state_of(name, plan))
+        members = Fleet(crews[-1], functools.partial(make, name), plan, 0, state_of(name, plan))
+        members.begin({})
+        return members
 
     yield start
     for one in crews:
@@ -271,14 +290,16 @@ def test_it_goes_on_from_state_and_replay(begin):
     plan = members.plan
     crew = Inline()
     try:
-        again = Fleet(crew, functools.partial(made, "dqn"), plan, 0, state, arrays, 1 << 16)
+        again = Fleet(crew, functools.partial(made, "dqn"), plan, 0, state, 1 << 16)
+        again.begin(arrays)
         assert (again.inserted, again.sampled) == tuple(arrays["counts"])
         assert again.windows == again.inserted >= plan.minimum  # there is room for all
         iterated(again, 3)
         assert int(again.state().iterations) == 13
         odd = arrays | {"written": "nonsense"}
         odd.pop(next(iter(arrays)))
-        other = Fleet(crew, functools.partial(made, "dqn"), plan, 0, state, odd)
+        other = Fleet(crew, functools.partial(made, "dqn"), plan, 0, state)
+        other.begin(odd)
         assert "replay begins empty" in " ".join(other.told())
     finally:
         crew.close()

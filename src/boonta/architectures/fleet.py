@@ -49,17 +49,12 @@ class Fleet:
         plan: Plan.
         seed: of the run.
         state: the parameter server's at first, with the bare numbers of keys.
-        replay: what `arrays` gave, if there is a replay to go on with.
         life: of the environments, at first.
-
-    Raises:
-        Failed: a member could not begin.
     """
 
     def __init__(
-        self, crew: Crew, make: Callable[[str], Parts], plan: Plan, seed: int, state: State,
-        replay: dict[str, np.ndarray] | None = None, life: int = 0,
-    ) -> None:  # fmt: skip
+        self, crew: Crew, make: Callable[[str], Parts], plan: Plan, seed: int, state: State, life: int = 0
+    ) -> None:
         self.plan, self.staff = plan, Staff(crew, plan.restarts, plan.timeout)
         self.inserted = self.sampled = self.windows = 0  # windows, so far; those that replay holds
         self.renewed = 0.0  # share of the replay that was acted on again
@@ -91,13 +86,26 @@ class Fleet:
             hired("reanalyse", f"reanalyse worker {i}", _reanalysis, seed + i) for i in range(plan.reanalysers)
         ]
         self._tester = hired("testing", "testing worker", _testing)
-        self.staff.begin()
-        self.names: list[str] = self._server.said  # of metrics that `health` may point to
+        self.names: list[str] = []  # of metrics that `health` may point to
+
+    def begin(self, replay: dict[str, np.ndarray]) -> None:
+        """Wait until all members are there, and give them what they begin with.
+
+        Args:
+            replay: what `arrays` gave, if there is a replay to go on with.
+
+        Raises:
+            Failed: a member could not begin.
+            Asked: the run is to end.
+        """
+        if not self.staff.begin(self.asked):
+            raise Asked
+        self.names = self._server.said
         self._server.replaced = self._go_on_from_last_state
         if self._memory:
             self._memory.replaced = self._fill_anew
-            self._fill(replay or {})
-        self.staff.have(self._server, "restore", state)
+            self._fill(replay)
+        self.staff.have(self._server, "restore", self._state)
         self._publish()
 
     def iterate(self, left: int) -> tuple[dict[str, Any], list[Told]]:

@@ -10,6 +10,7 @@ from boonta.core.faults import Broken
 
 CHECK = 0.2  # seconds that answers are waited for at a time
 READY = 600.0  # seconds that a member has to begin, and for its first answer of a kind: it may have to compile
+ROOM = 30.0  # seconds of waiting for room after which that is told
 LOST = 20  # answers in a row that fail for what others lost, before a member is taken for the cause
 
 
@@ -24,6 +25,7 @@ class Post:
         life: how often it was taken, from the run's first life on.
         spent: how often its member was replaced.
         here: whether there was room for its member, so that its process is there.
+        waits: whether it was told that there is none.
         ready: whether it can be asked for something.
         said: what it said when it was.
         heard: when it was hired, or last answered.
@@ -42,7 +44,7 @@ class Post:
         self.life += 1
         self.spent += 1
         self.member = self._hire(self.life)
-        self.here = self.ready = self.busy = False
+        self.here = self.waits = self.ready = self.busy = False
         self.said: Any = None
         self.heard = time.monotonic()
         self.lost = 0  # answers in a row that failed for what others lost
@@ -88,14 +90,17 @@ class Staff:
         self._begin(post)
         return post
 
-    def begin(self) -> None:
-        """Wait until all are ready.
+    def begin(self, asked: Callable[[], bool]) -> bool:
+        """Wait until all are ready; false if the run is asked to end before.
 
         Raises:
             Failed: one could not begin.
         """
         while not all(post.ready for post in self.posts):
+            if asked():
+                return False
             self.receive()
+        return True
 
     def ask(
         self, post: Post, method: str, *args: Any, then: Callable[..., None] | None = None,
@@ -156,6 +161,9 @@ class Staff:
                 return  # what else is late may be so because of this
             if not post.here and self._quiet > READY:
                 raise Failed(f"{post.name}: no room for it ({_parts(post.needs)}) in {self._quiet:.0f} s")
+            if not (post.here or post.waits) and silent > ROOM:
+                post.waits = True
+                self.notices.append(f"{post.name} waits for room ({_parts(post.needs)})")
 
     def _take(self, ref: Ref, call: _Call) -> None:
         post = call.post

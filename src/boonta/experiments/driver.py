@@ -259,7 +259,7 @@ class Driver:
             else "no checkpoint was made yet"
         )
         seen = name.startswith(("observation", "reward"))
-        drop = ", on Sebulba `--on-nan drop` makes such environments anew" if seen else ""
+        drop = ", `--on-nan drop` makes such environments of the host anew" if seen else ""
         raise Failed(f"{name}{who} is not finite at step {step}; {last}; `--on-nan ignore` goes on regardless{drop}")
 
     @contextmanager

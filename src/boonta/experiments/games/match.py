@@ -108,11 +108,11 @@ def played(host: Host, sides: tuple[Player, Player], games: int, opening: int = 
         passed |= bool(np.any(np.asarray(timestep.discount)[on] < 0))
         mover = np.where(np.asarray(timestep.discount) < 0, 1 - mover, mover)
         on &= np.asarray(timestep.step_type) != LAST
-        if not on.any():
+        if not on.any() or (not passed and not on.all()):
             break
     batch.close()
     if not passed:
-        raise ValueError(f"{host.spec.name} is no game for two: the turn never passed")
+        raise ValueError(f"{host.spec.name} is no game for two: a game ended and the turn had never passed")
     return total
 
 

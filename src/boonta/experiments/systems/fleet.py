@@ -56,7 +56,8 @@ class Fleet(Hosted):
         self.total = self.iterations * self.updates
         self.agent = self.make_agent(total_updates=self.total)
         self.half = _half(self.agent, self.plan, self.spec)
-        self.fleet: fleet.Fleet | None = None
+        self.fleet: fleet.Fleet | None = None  # once all members are there
+        self._hired: fleet.Fleet | None = None
         self._crew: Crew | None = None
         self._replay: Arrays | None = None
         self._life = 0
@@ -79,8 +80,10 @@ class Fleet(Hosted):
                 clock = time.perf_counter()
                 make = partial(_parts, self.config, self.total, self.options.crew == "ray")
                 bare = jax.device_get(random.without_keys(state))
-                self.fleet = fleet.Fleet(crew, make, self.plan, self.seed, bare, self._replay, self._life)
-                self._replay = None
+                self._hired = fleet.Fleet(crew, make, self.plan, self.seed, bare, self._life)
+                self._hired.asked = asked
+                self._hired.begin(self._replay or {})
+                self.fleet, self._replay = self._hired, None
                 self.compile_seconds += time.perf_counter() - clock
             members = self.fleet
             members.asked = asked
@@ -92,6 +95,8 @@ class Fleet(Hosted):
                 raise Idle
             elapsed = time.perf_counter() - clock
             state = jax.tree.map(jnp.asarray, random.with_keys(members.state(), state))
+        except Asked:  # before all members were there
+            raise Idle from None
         except Failure as error:
             raise Failed(str(error)) from error
         busy = np.subtract((members.learning, members.acting), before) / elapsed / (1, self.plan.workers)
@@ -138,7 +143,7 @@ class Fleet(Hosted):
         return {"life": self._life}
 
     def notices(self) -> list[str]:
-        return self.fleet.told() if self.fleet else []
+        return self._hired.told() if self._hired else []
 
     def check(self) -> None:
         try:
