@@ -5,6 +5,8 @@ from functools import partial
 
 from benchmarks.tables.common import Row, drills, rows_of, short, table, where
 
+COUNTS = ("wins", "draws", "losses")
+
 
 def _selfplay() -> str:
     rows = rows_of("selfplay")
@@ -38,6 +40,15 @@ def _exact() -> str:
          f"{row['seconds']:.0f}"] for row in rows
     ]  # fmt: skip
     return table(["task", "command", "right", "steps", "seconds"], lines) + where(rows)
+
+
+def _matches() -> str:
+    rows = rows_of("matches")
+    lines = [
+        [row["cell"], f"{row['env_steps']:,}", row["opponent"], *(str(row[word]) for word in COUNTS),
+         f"{row['median']:.1%}"] for row in rows
+    ]  # fmt: skip
+    return table(["agent, game", "steps trained", "opponent", *COUNTS, "score"], lines) + where(rows)
 
 
 def _positions() -> str:
@@ -81,6 +92,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "selfplay": _selfplay,
     "muzeros": _muzeros,
     "exact": _exact,
+    "matches": _matches,
     "positions": _positions,
     "ablations": _ablations,
     "muzero-pong": _muzero_pong,
