@@ -92,7 +92,8 @@ class Cluster:
     """A Ray cluster of nodes on this machine, which ends with the drill."""
 
     def __init__(self, stage: Stage) -> None:
-        self._quiet: dict[str, Any] = {"stdout": stage.log, "stderr": stage.log}
+        shown = os.environ | {"RAY_AUTH_MODE": "token"}
+        self._quiet: dict[str, Any] = {"stdout": stage.log, "stderr": stage.log, "env": shown}
         self._ray = str(Path(sys.executable).with_name("ray"))
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))

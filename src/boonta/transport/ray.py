@@ -7,15 +7,19 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from boonta.core.crew import Gone, Lost, Raised, Resources
 
-for name, value in {
+VARIABLES = {
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",  # or each member would be installed anew under `uv run`
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_COLOR_PREFIX": "0",
-}.items():
+}
+if Path("~/.ray/auth_token").expanduser().is_file():  # or Ray would show no token to a cluster that is named
+    VARIABLES["RAY_AUTH_MODE"] = "token"
+for name, value in VARIABLES.items():
     os.environ.setdefault(name, value)  # read where Ray is imported
 try:
     import ray
