@@ -309,7 +309,7 @@ def test_a_cluster_starts_the_processes_and_replaces_them(tmp_path):
     with redis_servers.serving(tmp_path) as server:
         arguments = command(
             folder, "--set", "run.log_every=100", "--set", "architecture.cpus=0.5", "--cluster", "local",
-            "--set", "architecture.band=100", "--transport", server.address, steps=2000,
+            "--set", "architecture.band=100", "--set", "architecture.lag=5", "--transport", server.address, steps=2000,
         )  # fmt: skip
         driver = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         try:
@@ -325,6 +325,7 @@ def test_a_cluster_starts_the_processes_and_replaces_them(tmp_path):
         assert "value/0 died (exit status -9) and is replaced (1 of 3)" in err
         assert json.loads(out.splitlines()[-1])["env_steps"] == 2000
         assert last(folder, "updates/value") == 2000 - 20 - 2
+        assert max(row["lag/value_max"] for row in rows(folder) if row.get("lag/value_max") is not None) <= 5
         assert not workers(server.address) and not server.left()
 
 
@@ -333,6 +334,7 @@ def test_what_cannot_be_is_refused_before_anything_starts(tmp_path):
         (["--set", "architecture.transport=carrier-pigeons"], "architecture.transport must be"),
         (["--set", "architecture.remote=value/0"], "architecture.remote needs a transport that other machines reach"),
         (["--set", "architecture.band=0.1"], "architecture.band must be at least"),
+        (["--set", "architecture.publish=9", "--set", "architecture.lag=8"], "architecture.lag must be at least"),
         (["--set", "architecture.value_processes=3"], "value's batch must be a multiple of its devices"),
     ):
         done = subprocess.run(command(tmp_path / "run", *more), capture_output=True, text=True, timeout=120)

@@ -43,7 +43,7 @@ class Others:
         self._groups = groups
 
     def look(self) -> Params:
-        """The groups of which there is a newer version."""
+        """The groups of which there is a newer version than was read."""
         found: Params = {}
         for name, version in self.versions.items():
             if there := self._exchange.newest(f"params/{name}", version):
@@ -53,7 +53,7 @@ class Others:
         return found
 
     def lag(self, totals: Mapping[str, int]) -> int:
-        """Updates that what was read is behind, at most."""
+        """Updates that what was read is behind, at most. It never stays so: parameters are published before counts."""
         return max([0, *(totals[f"updates/{name}"] - max(v, 0) for name, v in self.versions.items())])
 
 
@@ -97,7 +97,7 @@ class Acting(Moving):
         key = acting.streams(random.key(plan.seed)).params
         params, _ = jax.jit(lambda: initial(wiring.agent, key, plan.overrides))()
         self.params = {name: params[name] for name in wiring.actor.reads}
-        self._told: list[tuple[Any, int]] = []
+        self._lag, self._told = 0, list[tuple[Any, int]]()
         self._since = time.monotonic()
 
     def run(self) -> None:
@@ -111,8 +111,8 @@ class Acting(Moving):
                 exchange.put(f"heard/{self.which}", heard)
             updates = {name: totals[f"updates/{name}"] for name in names}
             here = exchange.length(log) < heard // wiring.quota
-            if here and pace.may_step(wiring.steps(exchange), updates, totals[BEGUN]):
-                self._move(totals)
+            if here and pace.may_step(wiring.steps(exchange), updates, totals[BEGUN]) and self._read(totals):
+                self._move()
                 idle = 0
             else:
                 exchange.pause(idle)
@@ -121,14 +121,18 @@ class Acting(Moving):
                 self._tell()
         self._tell()
 
-    def _move(self, totals: Mapping[str, int]) -> None:
+    def _read(self, totals: Mapping[str, int]) -> bool:
+        """Take the newest parameters; whether they are new enough."""
         if new := self.others.look():
             self.params |= jax.device_put(new)
-        lag = self.others.lag(totals)
+        self._lag = self.others.lag(totals)
+        return self._lag <= self.wiring.plan.lag
+
+    def _move(self) -> None:
         # A version that is nobody's: of several learners' groups, that of the one that is oldest.
         version = max(min(self.others.versions.values()), 0)
         trajectory, told = self.rollout.run(self.params, version)
-        self._told.append((told, lag))
+        self._told.append((told, self._lag))
         self.exchange.append(self.log, self.wiring.pieces.pack(trajectory))
 
     def _tell(self) -> None:
@@ -181,7 +185,7 @@ class Learning(Moving):
         self.state: State = starter(half, mesh)(random.key(plan.seed), dict(plan.overrides))
         self._go_on()
         self._compile()
-        self._made: list[tuple[Any, int]] = []
+        self._lag, self._made = 0, list[tuple[Any, int]]()
         self._busy, self._since = 0.0, time.monotonic()
 
     def _go_on(self) -> None:
@@ -217,8 +221,8 @@ class Learning(Moving):
             behind = self._ingest()
             if self.rank == 0 and totals[SAVE] > totals[f"saved/{self.name}"]:
                 self._save(totals[SAVE])
-            elif self._caught_up and self._may(totals):
-                self._learn(totals)
+            elif self._caught_up and self._may(totals) and self._read(totals):
+                self._learn()
                 idle = 0
             elif not behind:
                 exchange.pause(idle)
@@ -251,14 +255,18 @@ class Learning(Moving):
         steps = sum(self.cursors) * self.wiring.each
         return self.wiring.plan.pace.may_update(self.name, steps, self.updates, totals[BEGUN])
 
-    def _learn(self, totals: Mapping[str, int]) -> None:
-        since = time.perf_counter()
-        if self.rank == 0:
-            self.exchange.put(f"next/{self.name}", self.updates + 1)
+    def _read(self, totals: Mapping[str, int]) -> bool:
+        """Take the newest of the others' parameters; whether they are new enough."""
         if new := self.others.look():
             params = self.state.params | self._placed(new)
             self.state = self.state._replace(params=params)
-        lag = self.others.lag(totals)
+        self._lag = self.others.lag(totals)
+        return self._lag <= self.wiring.plan.lag
+
+    def _learn(self) -> None:
+        since = time.perf_counter()
+        if self.rank == 0:
+            self.exchange.put(f"next/{self.name}", self.updates + 1)
         drawn = self.replay.sample()
         sample = jax.tree.map(lambda x: jax.make_array_from_process_local_data(self._sharding, x), drawn)
         self.state, metrics, priorities = self._update(self.state.params, tuple(self.state[1:]), sample)
@@ -266,7 +274,7 @@ class Learning(Moving):
         if priorities is not None:
             mine = np.concatenate([np.asarray(part.data) for part in priorities.addressable_shards])
             self.replay.revise(drawn.ids, mine)
-        self._made.append((metrics, lag))
+        self._made.append((metrics, self._lag))
         if self.rank == 0:
             if self.updates % self.wiring.plan.publish == 0:
                 self._publish()

@@ -37,6 +37,7 @@ class Plan(NamedTuple):
         pace: Pace.
         capacity: windows that replay keeps.
         publish: updates between published parameters.
+        lag: most updates that parameters may be behind where they are used.
         seed: of the run.
         overrides: settings in place of the agent's, of the parameter group `settings`.
         finite: whether an observation or reward that is not finite is a fault.
@@ -49,6 +50,7 @@ class Plan(NamedTuple):
     pace: Pace
     capacity: int
     publish: int = 1
+    lag: int = 100
     seed: int = 0
     overrides: Mapping[str, float] = {}
     finite: bool = False

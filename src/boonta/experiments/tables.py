@@ -188,6 +188,7 @@ class Split:
     free_running: bool = setting(False, "nobody waits for anybody, and counts go as fast as each can")
     band: float = setting(0.0, "updates that learners may be behind; 0 for the least", low=0.0)
     publish: int = setting(1, "updates between the parameters that others see", low=1)
+    lag: int = setting(100, "most updates that parameters may be behind, when a process acts or learns by them", low=1)
     compress: bool = setting(False, "keep observations in replay compressed")
     restarts: int = setting(3, "how often processes may be replaced before the run fails", low=0)
     timeout: float = setting(

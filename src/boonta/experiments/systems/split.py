@@ -252,6 +252,11 @@ def wired(member: Hosted) -> Wiring:
                 f"architecture.value_processes, of {options.devices}, architecture.devices), got "
                 f"{learner.experience.batch} and {shares}"
             )
+    if options.lag < options.publish:
+        raise ValueError(
+            f"architecture.lag must be at least architecture.publish, for which parameters are behind in any case; got "
+            f"{options.lag} and {options.publish}"
+        )
     wishes = [one.experience for one in agent.learners.values()]
     if any(not wish.capacity for wish in wishes):
         raise ValueError(f"split is for agents that learn from replay, which {config.agent} does not; use sebulba")
@@ -267,7 +272,7 @@ def wired(member: Hosted) -> Wiring:
     total = int(max(pacing.ratios.values()) * max(config.run.steps - minimum, 0))
     plan = Plan(
         workers, envs, members, pacing,
-        max(wish.capacity for wish in wishes), options.publish, member.seed, member.members[0].overrides,
+        max(wish.capacity for wish in wishes), options.publish, options.lag, member.seed, member.members[0].overrides,
         member.drop, Workers(options.workers, options.worker_count, options.worker_timeout),
     )  # fmt: skip
     return Wiring(make(total_updates=total), member.spec, plan)
