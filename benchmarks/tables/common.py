@@ -54,3 +54,14 @@ def drills(name: str) -> str:
         lines.append([row["cell"], told, f"{row['median']:.0f}", f"{row['seconds_to_bar']:.0f}"])
     head = ["what happens", "what was counted", "return in evaluation after it", "seconds to that"]
     return table(head, lines) + where(rows)
+
+
+def soak(name: str) -> str:
+    """What a long run held in its middle third and in its last."""
+    rows = rows_of(name)
+    lines = [
+        [f"{row['cell']}, {row['unit']}", *(f"{row[key]:.0f}" for key in ("middle", "last", "max")),
+         "yes" if row["flat"] else "NO"] for row in rows
+    ]  # fmt: skip
+    about = f"\n\n{rows[0]['minutes']:.0f} minutes." if rows else ""
+    return table(["what", "middle third", "last third", "at most", "flat"], lines) + about + where(rows)

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 
-from benchmarks.tables.common import Row, drills, rows_of, short, table, where
+from benchmarks.tables.common import Row, drills, rows_of, short, soak, table, where
 
 COUNTS = ("wins", "draws", "losses")
 
@@ -98,4 +98,5 @@ TABLES: dict[str, Callable[[], str]] = {
     "muzero-pong": _muzero_pong,
     "overhead": _overhead,
     "fleet-drills": partial(drills, "fleet_drills"),
+    "fleet-soak": partial(soak, "fleet_soak"),
 }

@@ -1,8 +1,9 @@
 """Tables of Sebulba's benchmarks."""
 
 from collections.abc import Callable
+from functools import partial
 
-from benchmarks.tables.common import rows_of, short, table, where
+from benchmarks.tables.common import rows_of, short, soak, table, where
 
 
 def _pong() -> str:
@@ -51,23 +52,9 @@ def _efficiency() -> str:
     return table(head, lines) + where(rows) + picture
 
 
-def _soak() -> str:
-    rows = rows_of("soak")
-    lines = [
-        [f"{row['cell']}, {row['unit']}", *(f"{row[key]:.0f}" for key in ("middle", "last", "max")), _yes(row["flat"])]
-        for row in rows
-    ]
-    about = f"\n\n{rows[0]['minutes']:.0f} minutes." if rows else ""
-    return table(["what", "middle third", "last third", "at most", "flat"], lines) + about + where(rows)
-
-
-def _yes(value: bool) -> str:
-    return "yes" if value else "NO"
-
-
 TABLES: dict[str, Callable[[], str]] = {
     "pong": _pong,
     "shapes": _shapes,
     "efficiency": _efficiency,
-    "soak": _soak,
+    "soak": partial(soak, "soak"),
 }
