@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> list[Row]:
             )
             share = outcomes["ours"].rate / outcomes["plain"].rate
             for kind, outcome in outcomes.items():
-                rows.append(outcome_row(args, f"{agent}/{game}", kind, outcome, of_plain=share, agent=agent))
+                rows.append(outcome_row(args, f"{agent}/{game}", kind, outcome, of_plain=share))
             idle = rows[-2]["idle_fraction"]
             result.add_row(
                 f"{agent}, {game}", *(short(outcomes[kind].rate) for kind in ("ours", "plain")), f"{share:.2f}",
