@@ -8,7 +8,7 @@ from benchmarks.common import Row, compete, finish, notes, outcome_row, parse, p
 MUZERO = ["agent.body=mlp", "agent.simulations=16", "agent.history=0", "agent.n_step=1", "agent.batch=64"]
 TASKS = {
     "V-trace on CartPole": (["vtrace", "gym:CartPole-v1", "agent.batch=16", "agent.unroll=20"], 128_000, 8),
-    "MuZero on tic-tac-toe": (["muzero", "openspiel:tic_tac_toe", "agent.minimum=500", *MUZERO], 50_000, 32),
+    "MuZero on tic-tac-toe": (["muzero", "openspiel:tic_tac_toe", "agent.minimum=500", *MUZERO], 10_000, 32),
 }
 
 
