@@ -9,12 +9,14 @@ from benchmarks.contestant import Compiled, Task, serve, timed
 def ours(task: Task) -> Compiled:
     """Acting as on Anakin, nothing learned.
 
-    The task: agent (alphazero or muzero), game, envs, steps (of one call), settings (of the agent).
+    The task: agent (alphazero or muzero), game, envs, steps (of one call), settings (of the agent), devices (1 if left
+    out), which share the games.
     """
     import jax
     import jax.numpy as jnp
+    from jax.sharding import PartitionSpec as P
 
-    from boonta.core import acting, random
+    from boonta.core import acting, devices, random
     from boonta.core.types import LAST
 
     agent, environment = agent_of(task)
@@ -29,10 +31,18 @@ def ours(task: Task) -> Compiled:
 
     def act(params: Any, actors: Any) -> tuple[Any, Any]:
         actors, trajectory, _ = acting.unroll(agent, environment, params, actors, task["steps"], jnp.int32(0))
-        return actors, (jnp.sum(trajectory.timesteps.step_type[:, :-1] == LAST), trajectory.extras)
+        idle = devices.total(jnp.sum(trajectory.timesteps.step_type[:, :-1] == LAST))
+        return actors, (idle, trajectory.extras)
 
-    params, actors = start(random.key(0))
-    compiled = jax.jit(act).lower(params, actors).compile()
+    mesh, everywhere, own = devices.mesh(jax.devices()[: task.get("devices", 1)]), P(), P(devices.LEARNERS)
+    sharded = jax.shard_map(
+        act, mesh=mesh, in_specs=(everywhere, own), out_specs=(own, (everywhere, own)), check_vma=False
+    )
+    params, actors = (
+        jax.device_put(tree, jax.NamedSharding(mesh, spec))
+        for tree, spec in zip(start(random.key(0)), (everywhere, own), strict=True)
+    )
+    compiled = jax.jit(sharded).lower(params, actors).compile()
     held = [actors]
 
     def run(seed: int) -> dict[str, Any]:

@@ -10,13 +10,11 @@ COUNTS = ("wins", "draws", "losses")
 
 def _selfplay() -> str:
     rows = rows_of("selfplay")
-    found = {(row["cell"], row["contestant"]): row for row in rows}
-    lines = []
-    for name in dict.fromkeys(cell for cell, _ in found):
-        ours, plain = (found[name, who] for who in ("ours", "plain"))
-        rates = [short(row["median"]) for row in (ours, plain)]
-        lines.append([name, *rates, f"{ours['of_plain']:.2f}", f"{ours['idle_fraction']:.0%}"])
-    head = ["agent, game", "moves/s", "a plain loop of pgx and mctx", "of it", "idle acts"]
+    lines = [
+        [row["cell"], row["contestant"], str(row["devices"]), short(row["median"]), f"{row['of_plain']:.2f}",
+         f"{row['idle_fraction']:.0%}"] for row in rows
+    ]  # fmt: skip
+    head = ["agent, game", "who", "devices", "moves/s", "of the plain loop", "idle acts"]
     return table(head, lines) + where(rows)
 
 
