@@ -3,6 +3,7 @@
 import logging
 import math
 import os
+import sys
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -17,7 +18,8 @@ VARIABLES = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_COLOR_PREFIX": "0",
 }
-if Path("~/.ray/auth_token").expanduser().is_file():  # or Ray would show no token to a cluster that is named
+# Ray shows a cluster that is named its token only if told to, before it is imported; what it starts later must agree.
+if "ray" not in sys.modules and Path("~/.ray/auth_token").expanduser().is_file():
     VARIABLES["RAY_AUTH_MODE"] = "token"
 for name, value in VARIABLES.items():
     os.environ.setdefault(name, value)  # read where Ray is imported
