@@ -7,7 +7,9 @@ import argparse
 import json
 import subprocess
 import sys
+import tempfile
 import tomllib
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +18,7 @@ import numpy as np
 from boonta.experiments.files import read_json, write_bytes, write_text
 from boonta.experiments.metrics import read_metrics
 from boonta.experiments.report import write_report
+from boonta.testing.redis_servers import serving
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results" / "learning"
@@ -26,12 +29,14 @@ CURVE = ("env_steps", "seconds", "member", "member_name", "episode/return_mean",
 class Task(NamedTuple):
     """What `boonta train` is given, and the evaluation mean that it should reach (None: a comparison).
 
-    Sebulba trains one member at a time: `seeds` runs of their own, with the seeds 0, 1, ..., are then one result.
+    Sebulba trains one member at a time: `seeds` runs of their own, with the seeds 0, 1, ..., are then one result. Over
+    Redis each of them has a server of its own.
     """
 
     arguments: str
     bar: float | None
     seeds: int = 1
+    redis: bool = False
 
     def folders(self, runs: Path, name: str) -> list[Path]:
         """The run folders of each seed."""
@@ -79,6 +84,10 @@ TASKS = {
     "split-ddpg-pendulum": Task("ddpg gym:Pendulum-v1 --on split", -200, 5),
     "split-td3-pendulum": Task("td3 gym:Pendulum-v1 --on split", -200, 5),
     "split-sac-pendulum": Task("sac gym:Pendulum-v1 --on split", -200, 5),
+    "redis-ddpg-pendulum": Task("ddpg gym:Pendulum-v1 --on split", -200, 5, redis=True),
+    "redis-td3-pendulum": Task("td3 gym:Pendulum-v1 --on split", -200, 5, redis=True),
+    "redis-sac-pendulum": Task("sac gym:Pendulum-v1 --on split", -200, 5, redis=True),
+    "ddpg-mountaincar": Task("ddpg gymnax:MountainCarContinuous-v0 --seeds 5", 90),
     "split-sac-halfcheetah": Task("sac gym:HalfCheetah-v5 --on split", 5000),
     "split-sac-hopper": Task("sac gym:Hopper-v5 --on split", 2000),
     "sebulba-vtrace-breakout": Task("vtrace ale:Breakout --on sebulba --steps 5000000", 30),
@@ -119,7 +128,12 @@ def train(task: Task, seed: int, folder: Path) -> None:
         return
     new = [*task.arguments.split(), "--seed", str(seed), "--out", str(folder)]
     words = ["--resume", str(folder)] if record.is_file() else new
-    subprocess.run([sys.executable, "-m", "boonta", "train", *words, "--json"], check=True, stdout=subprocess.DEVNULL)
+    with ExitStack() as stack:
+        if task.redis:
+            place = stack.enter_context(tempfile.TemporaryDirectory())
+            words += ["--transport", stack.enter_context(serving(Path(place))).address]
+        boonta = [sys.executable, "-m", "boonta", "train"]
+        subprocess.run([*boonta, *words, "--json"], check=True, stdout=subprocess.DEVNULL)
 
 
 def _keep(name: str, task: Task, folders: list[Path]) -> dict[str, Any]:
@@ -135,7 +149,7 @@ def _keep(name: str, task: Task, folders: list[Path]) -> dict[str, Any]:
     record = records[-1]
     summary = {
         "name": name,
-        "command": f"boonta train {task.arguments}",
+        "command": f"boonta train {task.arguments}" + (" --transport redis://HOST:PORT" if task.redis else ""),
         "runs": task.seeds,
         "bar": task.bar,
         "eval_return_mean": float(np.mean(members)),

@@ -14,6 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.planning import contestants, exact, muzeros_contestants, positions
 from boonta import envs
 from boonta.agents import muzero
+from boonta.experiments.games import players
 
 SMALL = {"body": "mlp", "width": 8, "head": 8, "simulations": 2}
 
@@ -52,6 +53,27 @@ def test_a_right_move_is_one_that_keeps_the_positions_worth(monkeypatch):
         monkeypatch.setattr(positions, "choices", lambda run, games, chosen=chosen: chosen)
         assert positions.accuracy(None, kept) == share
     assert np.isclose(positions._luck(kept[1]), 2 / 3)
+
+
+@pytest.mark.parametrize("history", [0, 2])
+def test_an_agent_is_shown_each_position_and_what_it_looks_back_on(monkeypatch, history):
+    class Counter:
+        def __init__(self, run):
+            self.acts = 0
+
+        def begin(self, count):
+            assert count == 3
+
+        def act(self, timestep, mine):
+            self.acts += 1
+            stones = np.asarray(timestep.observation["board"]).reshape(3, -1).sum(1)
+            np.testing.assert_array_equal(stones, np.array([2, 4, 7]) - history - 1 + self.acts)
+            return stones
+
+    monkeypatch.setattr(players, "Trained", Counter)
+    settings = SimpleNamespace(history=history)
+    run = SimpleNamespace(config=SimpleNamespace(env="pgx:connect_four", env_settings={}, agent_settings=settings))
+    assert positions.choices(run, [[0, 1], [3, 3, 3, 2], [0, 1, 2, 3, 4, 5, 6]]) == [2, 4, 7]
 
 
 def test_positions_are_made_by_random_play_and_the_solver():

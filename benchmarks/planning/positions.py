@@ -72,25 +72,30 @@ def accuracy(run: Any, positions: list[dict[str, Any]]) -> float:
 
 
 def choices(run: Any, games: list[list[int]]) -> list[int]:
-    """What the agent, greedy, plays after these moves."""
+    """What the agent, greedy, plays after these moves. It is shown as many steps up to then as it looks back on."""
+    import jax
+
     from boonta.core.host import Workers
     from boonta.experiments.games.match import table as board
     from boonta.experiments.games.players import Trained
 
-    agent, count = Trained(run), len(games)
-    agent.begin(count)
+    count, lengths = len(games), np.array([len(moves) for moves in games])
+    back = min(getattr(run.config.agent_settings, "history", 0), lengths.min())
     batch = board(run.config.env, dict(run.config.env_settings)).make(np.arange(count), 0, 0, Workers("serial"))
-    timestep, chosen = batch.reset(), np.full(count, -1)
-    for t in range(max(map(len, games)) + 1):
-        action = np.asarray(agent.act(timestep, np.ones(count, bool)))
-        for i, moves in enumerate(games):
-            if t == len(moves):
-                chosen[i] = action[i]
+    timestep, shown = batch.reset(), []
+    for t in range(lengths.max() + 1):
+        shown.append(jax.tree.map(np.copy, timestep))
         legal = np.asarray(timestep.observation["legal"])
         forced = [moves[t] if t < len(moves) else int(np.argmax(legal[i])) for i, moves in enumerate(games)]
         timestep = batch.step(np.asarray(forced, np.int32))
     batch.close()
-    return [int(move) for move in chosen]
+    agent, everybody, action = Trained(run), np.arange(count), np.zeros(count, int)
+    agent.begin(count)
+    steps = jax.tree.map(lambda *each: np.stack(each), *shown)
+    for turn in range(-back, 1):
+        now = jax.tree.map(lambda x, at=lengths + turn: x[at, everybody], steps)
+        action = np.asarray(agent.act(now, np.ones(count, bool)))
+    return [int(move) for move in action]
 
 
 def _key() -> Any:
