@@ -1,8 +1,10 @@
 """How often an agent's move is right: connect-four positions of at least 14 stones, with what every move is worth.
 
-`--make` writes the positions anew (random play, values by the exact solver), `--run RUN` asks an agent.
+`--make` writes the positions anew (random play, values by the exact solver), `--run RUN` asks an agent, untrained and
+trained, with searches of its own size and with smaller ones: the less is searched, the more the network has to know.
 """
 
+import dataclasses
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,26 +25,41 @@ def main(argv: Sequence[str] | None = None) -> list[Row]:
     options.add_argument("--make", action="store_true", help="write the positions, and end")
     options.add_argument("--run", type=Path, action="append", default=[], help="an agent of this game; repeatable")
     options.add_argument("--checkpoint", default="latest", help="latest (default), best, or a step count")
+    options.add_argument(
+        "--simulations", type=int, nargs="+", default=[0, 16], help="of a search; 0: the run's own (default: 0 16)"
+    )
     args = parse(options, argv)
     if args.make:
         FILE.write_text("".join(json.dumps(one) + "\n" for one in made(COUNT)), "utf-8")
         return []
     positions = [json.loads(line) for line in FILE.read_text("utf-8").splitlines()]
-    rows: list[Row] = []
-    result = table(f"{len(positions)} positions of connect four", "agent", "step", "right moves", "by chance")
     luck = float(np.mean([_luck(one) for one in positions]))
+    rows: list[Row] = []
+    result = table(f"{len(positions)} positions of connect four", "agent", "simulations", "step", "right moves")
     for folder in args.run:
-        from boonta.experiments import runs
-
-        run = runs.open_run(folder, args.checkpoint)
-        untrained = run._replace(params=run.system.agent.init(_key()), facts=run.facts | {"env_steps": 0})
-        for one in (untrained, run):
-            right = accuracy(one, positions)
-            step, name = one.facts["env_steps"], run.config.agent
-            more = {"env_steps": step, "by_chance": luck, "positions": len(positions)}
-            rows.append(row(args, f"{name}/{step}", name, [right], "share of right moves", **more))
-            result.add_row(name, f"{step:,}", f"{right:.1%}", f"{luck:.1%}")
+        for simulations in args.simulations:
+            run = _opened(folder, args.checkpoint, simulations)
+            untrained = run._replace(params=run.system.agent.init(_key()), facts=run.facts | {"env_steps": 0})
+            for one in (untrained, run):
+                right = accuracy(one, positions)
+                step, name, settings = one.facts["env_steps"], run.config.agent, run.config.agent_settings
+                searched = settings.simulations_greedy or settings.simulations
+                more = {"env_steps": step, "simulations": searched, "by_chance": luck, "positions": len(positions)}
+                rows.append(row(args, f"{name}/{searched}/{step}", name, [right], "share of right moves", **more))
+                result.add_row(name, str(searched), f"{step:,}", f"{right:.1%}")
+    result.caption = f"by chance: {luck:.1%}"
     return finish(args, rows, result)
+
+
+def _opened(folder: Path, checkpoint: str, simulations: int) -> Any:
+    """A run whose searches are of another size, unless that is 0."""
+    from boonta.experiments import config, runs, systems
+
+    run = runs.open_run(folder, checkpoint)
+    settings = run.config.agent_settings
+    greedy = simulations or settings.simulations_greedy
+    changed = run.config._replace(agent_settings=dataclasses.replace(settings, simulations_greedy=greedy))
+    return run._replace(config=changed, system=systems.build(config.alone(changed)))
 
 
 def made(count: int) -> list[dict[str, Any]]:

@@ -52,9 +52,16 @@ def _matches() -> str:
 def _positions() -> str:
     rows = rows_of("positions")
     lines = [
-        [row["contestant"], f"{row['env_steps']:,}", f"{row['median']:.1%}", f"{row['by_chance']:.1%}"] for row in rows
+        [
+            row["contestant"],
+            str(row["simulations"]),
+            f"{row['env_steps']:,}",
+            f"{row['median']:.1%}",
+            f"{row['by_chance']:.1%}",
+        ]
+        for row in rows
     ]
-    return table(["agent", "steps trained", "right moves", "by chance"], lines) + where(rows)
+    return table(["agent", "simulations", "steps trained", "right moves", "by chance"], lines) + where(rows)
 
 
 def _ablations() -> str:
