@@ -262,15 +262,17 @@ def outcome_row(args: argparse.Namespace, cell: str, contestant: str, outcome: O
     return row(args, cell, contestant, outcome.rates(), "steps/s", **facts, **more)
 
 
-def finish(args: argparse.Namespace, rows: list[Row], *tables: Table, remarks: Sequence[str] = ()) -> list[Row]:
-    """Print the tables, write the file, print the JSON; returns the rows."""
+def finish(
+    args: argparse.Namespace, rows: list[Row], *tables: Table, remarks: Sequence[str] = (), some: bool = False
+) -> list[Row]:
+    """Print the tables, write the file, print the JSON; returns the rows. With `some` or `--only`, others are kept."""
     console = notes if args.json else _console()
     for table in tables:
         console.print(table)
     for remark in remarks:
         console.print(remark)
     if args.out or not args.quick:
-        _write((args.out or RESULTS) / f"{args.name}.jsonl", rows, bool(getattr(args, "only", None)))
+        _write((args.out or RESULTS) / f"{args.name}.jsonl", rows, some or bool(getattr(args, "only", None)))
     if args.json:
         print(json.dumps({"name": args.name, "rows": rows}))
     return rows

@@ -27,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> list[Row]:
         rows.append(row(args, name, "ours", [found["score"]], "score", **kept))
         counts = [str(found[key]) for key in ("wins", "draws", "losses")]
         shown.add_row(name, f"{found['env_steps']:,}", *counts, f"{found['score']:.1%}")
-    return finish(args, rows, shown)
+    return finish(args, rows, shown, some=True)
 
 
 if __name__ == "__main__":

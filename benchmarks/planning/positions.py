@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> list[Row]:
                 rows.append(row(args, f"{name}/{searched}/{step}", name, [right], "share of right moves", **more))
                 result.add_row(name, str(searched), f"{step:,}", f"{right:.1%}")
     result.caption = f"by chance: {luck:.1%}"
-    return finish(args, rows, result)
+    return finish(args, rows, result, some=True)
 
 
 def _opened(folder: Path, checkpoint: str, simulations: int) -> Any:
