@@ -24,6 +24,7 @@ Task = dict[str, Any]
 PACKAGES = (
     *("boonta", "jax", "jaxlib", "numpy", "flax", "optax", "gymnax", "rejax", "distrax"),
     *("ale-py", "gymnasium", "sample-factory", "torch", "sbx-rl", "stable-baselines3", "redis", "LightZero"),
+    *("mctx", "pgx", "open-spiel", "bitbully", "ray"),
 )
 
 

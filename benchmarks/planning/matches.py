@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.common import Row, finish, parse, parser, row, table
+from boonta.core import random
 from boonta.experiments import runs
 from boonta.experiments.games.match import match
 
@@ -14,19 +15,26 @@ def main(argv: Sequence[str] | None = None) -> list[Row]:
     options.add_argument("--run", type=Path, action="append", default=[], help="an agent; repeatable")
     options.add_argument("--opponent", default="mcts:1000", help="as in `boonta match` (default: mcts:1000)")
     options.add_argument("--games", type=int, default=200, help="half of them with each side (default 200)")
+    options.add_argument("--untrained", action="store_true", help="also of each agent before training")
     args = parse(options, argv)
     rows: list[Row] = []
     shown = table(
         f"{args.games} games against {args.opponent}", "agent, game", "steps", "wins", "draws", "losses", "score"
     )
     for folder in args.run:
-        run = runs.open_run(folder, "latest")
-        found = match(run, args.opponent, 4 if args.quick else args.games)
-        name = f"{run.config.agent}, {run.config.env}"
-        kept = {key: value for key, value in found.items() if key != "out"}
-        rows.append(row(args, name, "ours", [found["score"]], "score", **kept))
-        counts = [str(found[key]) for key in ("wins", "draws", "losses")]
-        shown.add_row(name, f"{found['env_steps']:,}", *counts, f"{found['score']:.1%}")
+        trained = runs.open_run(folder, "latest")
+        fresh = trained._replace(
+            params=trained.system.agent.init(random.key(0)), facts=trained.facts | {"env_steps": 0}
+        )
+        for run in (fresh, trained) if args.untrained else (trained,):
+            found = match(run, args.opponent, 4 if args.quick else args.games)
+            name, settings = f"{run.config.agent}, {run.config.env}", run.config.agent_settings
+            name += "" if found["env_steps"] else ", untrained"
+            kept = {key: value for key, value in found.items() if key != "out"}
+            simulations = settings.simulations_greedy or settings.simulations
+            rows.append(row(args, name, "ours", [found["score"]], "score", simulations=simulations, **kept))
+            counts = [str(found[key]) for key in ("wins", "draws", "losses")]
+            shown.add_row(name, f"{found['env_steps']:,}", *counts, f"{found['score']:.1%}")
     return finish(args, rows, shown, some=True)
 
 

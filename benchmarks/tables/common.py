@@ -25,15 +25,14 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def where(rows: Sequence[Row]) -> str:
-    """The machine and the versions that the rows agree on."""
+    """The machines and the versions that the rows are of."""
     if not rows:
         return ""
-    machine, versions = rows[0]["machine"], rows[0]["versions"]
-    processor = machine.get("processor") or machine.get("cpu")
+    machines = "; ".join(dict.fromkeys(_machine(row) for row in rows))
     commits = ", ".join(
         f"`{commit[:12]}{'+' * commit.endswith('+')}`" for commit in dict.fromkeys(row["commit"] for row in rows)
     )
-    return f"\n\n{processor}, {machine['cores']} cores, JAX {versions['jax']}; measured at {commits}."
+    return f"\n\n{machines}; measured at {commits}."
 
 
 def short(number: float) -> str:
@@ -65,3 +64,9 @@ def soak(name: str) -> str:
     ]  # fmt: skip
     about = f"\n\n{rows[0]['minutes']:.0f} minutes." if rows else ""
     return table(["what", "middle third", "last third", "at most", "flat"], lines) + about + where(rows)
+
+
+def _machine(row: Row) -> str:
+    machine, versions = row["machine"], row["versions"]
+    processor = machine.get("processor") or machine.get("cpu")
+    return f"{processor}, {machine['cores']} cores, JAX {versions['jax']}"
