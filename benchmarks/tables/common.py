@@ -28,7 +28,7 @@ def where(rows: Sequence[Row]) -> str:
     """The machines and the versions that the rows are of."""
     if not rows:
         return ""
-    machines = "; ".join(dict.fromkeys(_machine(row) for row in rows))
+    machines = "; ".join(dict.fromkeys(_machine(row) for row in rows if "jax" in row["versions"]))
     commits = ", ".join(
         f"`{commit[:12]}{'+' * commit.endswith('+')}`" for commit in dict.fromkeys(row["commit"] for row in rows)
     )
