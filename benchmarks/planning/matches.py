@@ -23,19 +23,26 @@ def main(argv: Sequence[str] | None = None) -> list[Row]:
     )
     for folder in args.run:
         trained = runs.open_run(folder, "latest")
-        fresh = trained._replace(
-            params=trained.system.agent.init(random.key(0)), facts=trained.facts | {"env_steps": 0}
-        )
-        for run in (fresh, trained) if args.untrained else (trained,):
+        for run in (untrained(trained), trained) if args.untrained else (trained,):
             found = match(run, args.opponent, 4 if args.quick else args.games)
-            name, settings = f"{run.config.agent}, {run.config.env}", run.config.agent_settings
+            name = f"{run.config.agent}, {run.config.env}"
             name += "" if found["env_steps"] else ", untrained"
             kept = {key: value for key, value in found.items() if key != "out"}
-            simulations = settings.simulations_greedy or settings.simulations
-            rows.append(row(args, name, "ours", [found["score"]], "score", simulations=simulations, **kept))
+            rows.append(row(args, name, "ours", [found["score"]], "score", simulations=simulations(run), **kept))
             counts = [str(found[key]) for key in ("wins", "draws", "losses")]
             shown.add_row(name, f"{found['env_steps']:,}", *counts, f"{found['score']:.1%}")
     return finish(args, rows, shown, some=True)
+
+
+def untrained(run: runs.Run) -> runs.Run:
+    """The same agent before training."""
+    return run._replace(params=run.system.agent.init(random.key(0)), facts=run.facts | {"env_steps": 0})
+
+
+def simulations(run: runs.Run) -> int:
+    """Of a search outside of training."""
+    settings = run.config.agent_settings
+    return settings.simulations_greedy or settings.simulations
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.common import Row, finish, parse, parser, row, table
+from benchmarks.planning import matches
 
 FILE = Path(__file__).with_name("connect_four.jsonl")
 COUNT, LEAST, MOST = 600, 14, 34  # positions, stones in them
@@ -39,11 +40,9 @@ def main(argv: Sequence[str] | None = None) -> list[Row]:
     for folder in args.run:
         for simulations in args.simulations:
             run = _opened(folder, args.checkpoint, simulations)
-            untrained = run._replace(params=run.system.agent.init(_key()), facts=run.facts | {"env_steps": 0})
-            for one in (untrained, run):
+            for one in (matches.untrained(run), run):
                 right = accuracy(one, positions)
-                step, name, settings = one.facts["env_steps"], run.config.agent, run.config.agent_settings
-                searched = settings.simulations_greedy or settings.simulations
+                step, name, searched = one.facts["env_steps"], run.config.agent, matches.simulations(run)
                 more = {"env_steps": step, "simulations": searched, "by_chance": luck, "positions": len(positions)}
                 rows.append(row(args, f"{name}/{searched}/{step}", name, [right], "share of right moves", **more))
                 result.add_row(name, str(searched), f"{step:,}", f"{right:.1%}")
@@ -113,12 +112,6 @@ def choices(run: Any, games: list[list[int]]) -> list[int]:
         now = jax.tree.map(lambda x, at=lengths + turn: x[at, everybody], steps)
         action = np.asarray(agent.act(now, np.ones(count, bool)))
     return [int(move) for move in action]
-
-
-def _key() -> Any:
-    from boonta.core import random
-
-    return random.key(0)
 
 
 def _luck(position: dict[str, Any]) -> float:

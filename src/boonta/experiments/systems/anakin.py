@@ -35,7 +35,7 @@ class Anakin:
         environment = envs.make(config.env, **config.env_settings)
         if not isinstance(environment, Environment):
             raise ValueError(
-                f"{config.env} steps on the host and cannot be compiled, as anakin needs; use --on sebulba, seed, fleet"
+                f"{config.env} steps on the host, and anakin needs one that compiles; use --on sebulba, seed or fleet"
             )
         if config.run.on_nan == "drop":
             raise ValueError(
