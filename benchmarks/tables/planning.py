@@ -44,9 +44,15 @@ def _matches() -> str:
     rows = rows_of("matches")
     lines = [
         [row["cell"], f"{row['env_steps']:,}", row["opponent"], *(str(row[word]) for word in COUNTS),
-         f"{row['median']:.1%}"] for row in rows
+         f"{row['median']:.1%}", _elo(row)] for row in rows
     ]  # fmt: skip
-    return table(["agent, game", "steps trained", "opponent", *COUNTS, "score"], lines) + where(rows)
+    return table(["agent, game", "steps trained", "opponent", *COUNTS, "score", "Elo, 95 %"], lines) + where(rows)
+
+
+def _elo(row: Row) -> str:
+    """The difference to the opponent and its interval; without ends where every game went one way."""
+    low, middle, high = ("∞" if row[key] is None else f"{row[key]:+.0f}" for key in ("elo_low", "elo", "elo_high"))
+    return f"{middle} ({low} to {high})"
 
 
 def _positions() -> str:
