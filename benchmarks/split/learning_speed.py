@@ -2,13 +2,15 @@
 
 Peers: one environment, one update of critics and policy for each of its steps, at equal networks, batches and
 precision; SBX on the host, rejax compiled. Forms: updates of the critics a second while environments step, in one
-process, and in processes that never wait for one another. Carriers: entries a second from who acts to who learns.
+process, and in processes that never wait for one another; sizes: the same by width, layers and value processes (the
+paper's Fig. 4). Carriers: entries a second from who acts to who learns.
 """
 
+import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from benchmarks.common import Row, compete, finish, notes, outcome_row, parse, parser, short, table
+from benchmarks.common import Outcome, Row, compete, finish, notes, outcome_row, parse, parser, short, table
 
 MODULE = "benchmarks.split.contestants"
 BATCH, MINIMUM = 256, 500
@@ -26,8 +28,13 @@ FORMS = {
     "processes": {"on": "split", "more": ["architecture.free_running=true"]},
     "processes over redis": {"on": "split", "more": ["architecture.free_running=true"], "redis": True},
 }
+SIZES: dict[str, dict[str, list[str]]] = {  # axis: what of it: words
+    "width": {str(width): [f"agent.hidden={[width] * 2}"] for width in (64, 256, 1024)},
+    "layers": {str(layers): [f"agent.hidden={[256] * layers}"] for layers in (1, 2, 4)},
+    "value processes": {str(number): [f"architecture.value_processes={number}"] for number in (1, 2)},
+}
 CARRIERS = ("in-process", "shm", "redis", "pipelines")
-SIZES = {"Pendulum": 64, "HalfCheetah": 256, "pixels": 28_288}  # bytes of a step
+ENTRIES = {"Pendulum": 64, "HalfCheetah": 256, "pixels": 28_288}  # bytes of a step
 
 
 def main(argv: Sequence[str] | None = None) -> list[Row]:
@@ -35,13 +42,12 @@ def main(argv: Sequence[str] | None = None) -> list[Row]:
     options = parser("learning_speed", __doc__ or "", rounds=5, module="split")
     options.add_argument("--sbx", metavar="PYTHON", help="interpreter of an environment that has SBX")
     options.add_argument("--rejax", metavar="PYTHON", help="interpreter of an environment that has rejax")
-    options.add_argument("--only", choices=("peers", "forms", "carriers"), help="one of the three parts")
+    options.add_argument("--only", choices=list(PARTS), help="one part")
     args = parse(options, argv)
     if not (args.sbx and args.rejax):
         notes.print("NOT ALL PEERS: --sbx and --rejax name interpreters that have them")
-    parts = {"peers": _peers, "forms": _forms, "carriers": _carriers}
     rows, tables = [], []
-    for name, part in parts.items():
+    for name, part in PARTS.items():
         if args.only in (None, name):
             made, shown = part(args)
             rows += made
@@ -79,19 +85,41 @@ def _peers(args: Any) -> tuple[list[Row], Any]:
 def _forms(args: Any) -> tuple[list[Row], Any]:
     columns = ("", "updates of the critics/s", "environment steps/s", "of one process")
     rows, shown = [], table("While environments step", *columns)
-    words = ["ddpg", "gym:Pendulum-v1", f"agent.hidden={HOST}", f"agent.minimum={MINIMUM}", "architecture.envs=1"]
-    base: dict[str, Any] = {"module": MODULE, "kind": "updates", "warm": 600}
-    tasks = {
-        name: base | form | {"words": words + form["more"], "iterations": 200 if args.quick else _iterations(form)}
-        for name, form in FORMS.items()
-    }
+    tasks = {name: _updates(args, form) for name, form in FORMS.items()}
     outcomes = compete(tasks, args.rounds)  # who has no turn waits for the driver
     for name, outcome in outcomes.items():
-        steps = sorted(run["env_steps"] / run["seconds"] for run in outcome.runs)[len(outcome.runs) // 2]
+        steps = _env_steps(outcome)
         of = outcome.rate / outcomes["one process"].rate
         rows.append(outcome_row(args, "forms", name, outcome, env_steps=steps, of_one_process=of, unit="updates/s"))
         shown.add_row(name, short(outcome.rate), short(steps), f"{of:.2f}")
     return rows, shown
+
+
+def _sizes(args: Any) -> tuple[list[Row], Any]:
+    rows, shown = [], table("By size", "", "updates of the critics/s", "environment steps/s", "of the first")
+    form = FORMS["processes"]
+    for axis, choices in SIZES.items():
+        outcomes = compete(
+            {f"{axis} {name}": _updates(args, form, more) for name, more in choices.items()}, args.rounds
+        )
+        first = next(iter(outcomes.values())).rate
+        for name, outcome in outcomes.items():
+            steps, of = _env_steps(outcome), outcome.rate / first
+            rows.append(outcome_row(args, "sizes", name, outcome, env_steps=steps, of_first=of, unit="updates/s"))
+            shown.add_row(name, short(outcome.rate), short(steps), f"{of:.2f}")
+    return rows, shown
+
+
+def _updates(args: Any, form: Mapping[str, Any], more: Sequence[str] = ()) -> dict[str, Any]:
+    """A contestant whose updates of the critics are counted; of words that say the same the last holds."""
+    words = ["ddpg", "gym:Pendulum-v1", f"agent.hidden={HOST}", f"agent.minimum={MINIMUM}", "architecture.envs=1"]
+    task = {"module": MODULE, "kind": "updates", "warm": 600, "words": [*words, *form["more"], *more]}
+    return form | task | {"iterations": 200 if args.quick else _iterations(form)}
+
+
+def _env_steps(outcome: Outcome) -> float:
+    """Environment steps/s, the median of the rounds."""
+    return statistics.median(run["env_steps"] / run["seconds"] for run in outcome.runs)
 
 
 def _iterations(form: Mapping[str, Any]) -> int:
@@ -102,7 +130,7 @@ def _iterations(form: Mapping[str, Any]) -> int:
 def _carriers(args: Any) -> tuple[list[Row], Any]:
     rows, shown = [], table("From who acts to who learns, entries/s", "bytes of an entry", *CARRIERS)
     seconds = 1.0 if args.quick else 5.0
-    for cell, size in SIZES.items():
+    for cell, size in ENTRIES.items():
         tasks = {
             by: {"module": MODULE, "kind": "carrier", "by": by, "size": size, "seconds": seconds} for by in CARRIERS
         }
@@ -114,6 +142,8 @@ def _carriers(args: Any) -> tuple[list[Row], Any]:
         shown.add_row(f"{cell}, {size}", *(short(outcome.rate) for outcome in outcomes.values()))
     return rows, shown
 
+
+PARTS = {"peers": _peers, "forms": _forms, "sizes": _sizes, "carriers": _carriers}
 
 if __name__ == "__main__":
     main()

@@ -56,6 +56,14 @@ def _forms() -> str:
     return table(head, lines) + where(rows)
 
 
+def _sizes() -> str:
+    rows = [row for row in rows_of("learning_speed") if row["cell"] == "sizes"]
+    lines = [
+        [row["contestant"], short(row["median"]), short(row["env_steps"]), f"{row['of_first']:.2f}"] for row in rows
+    ]
+    return table(["", "updates of the critics/s", "environment steps/s", "updates, of the first"], lines) + where(rows)
+
+
 def _carriers() -> str:
     rows = [row for row in rows_of("learning_speed") if row["cell"].startswith("carriers/")]
     names = list(dict.fromkeys(row["contestant"] for row in rows))
@@ -71,6 +79,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "value-batch": _value_batch,
     "split-peers": _peers,
     "split-forms": _forms,
+    "split-sizes": _sizes,
     "split-carriers": _carriers,
     "split-drills": partial(drills, "split_drills"),
     "redis-drills": partial(drills, "redis_drills"),
