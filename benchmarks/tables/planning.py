@@ -50,8 +50,9 @@ def _matches() -> str:
 
 
 def _elo(row: Row) -> str:
-    """The difference to the opponent and its interval; without ends where every game went one way."""
-    low, middle, high = ("∞" if row[key] is None else f"{row[key]:+.0f}" for key in ("elo_low", "elo", "elo_high"))
+    """The difference to the opponent and its interval, whose ends may be at infinity."""
+    ends = {"elo_low": "-∞", "elo": "-∞" if row["score"] < 0.5 else "∞", "elo_high": "∞"}
+    low, middle, high = (sign if row[key] is None else f"{row[key]:+.0f}" for key, sign in ends.items())
     return f"{middle} ({low} to {high})"
 
 
