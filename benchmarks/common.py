@@ -247,7 +247,9 @@ def row(args: argparse.Namespace, cell: str, contestant: str, values: Iterable[f
     }
 
 
-def outcome_row(args: argparse.Namespace, cell: str, contestant: str, outcome: Outcome, **more: Any) -> Row:
+def outcome_row(
+    args: argparse.Namespace, cell: str, contestant: str, outcome: Outcome, unit: str = "steps/s", **more: Any
+) -> Row:
     """The line of a contestant whose runs were timed; steps are those that an agent chose."""
     task, runs = outcome.task, outcome.runs
     facts: dict[str, Any] = {
@@ -259,7 +261,7 @@ def outcome_row(args: argparse.Namespace, cell: str, contestant: str, outcome: O
         "versions": outcome.ready["versions"],
     }
     facts |= {key: task[key] for key in ("environment", "envs", "devices", "agent") if key in task}
-    return row(args, cell, contestant, outcome.rates(), "steps/s", **facts, **more)
+    return row(args, cell, contestant, outcome.rates(), unit, **facts, **more)
 
 
 def finish(

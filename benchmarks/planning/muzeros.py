@@ -76,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> list[Row]:
             times = outcomes["ours"].rate / outcomes[match.peer].rate if given else None
             for name, outcome in outcomes.items():
                 cell = f"{match.peer}, {match.game}/{part}"
-                rows.append(outcome_row(args, cell, name, outcome, times=times) | {"unit": unit})
+                rows.append(outcome_row(args, cell, name, outcome, unit, times=times))
             theirs = short(outcomes[match.peer].rate) if given else "-"
             ratio = f"{times:.1f}" if times else "-"
             shown.add_row(f"{match.peer}, {match.game}", part, short(outcomes["ours"].rate), theirs, ratio)

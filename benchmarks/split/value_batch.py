@@ -47,11 +47,11 @@ def main(argv: Sequence[str] | None = None) -> list[Row]:
     """Make the runs that are not done, and read them all; the rows it wrote."""
     options = parser("value_batch", __doc__ or "", rounds=5, module="split")
     options.add_argument("--steps", type=int, help="environment steps of a run (default 10,000)")
-    options.add_argument("--seconds", type=float, help="wall-clock of a run where that is equal (default 60)")
+    options.add_argument("--seconds", type=float, help="wall-clock of a run where that is equal (default 40)")
     options.add_argument("--runs", type=Path, default=Path("runs/value-batch"), help="where the run folders are")
     options.add_argument("--only", help=f"some of: {', '.join(ASKED)}")
     args = parse(options, argv)
-    args.steps, args.seconds = args.steps or (2_000 if args.quick else 10_000), args.seconds or 60.0
+    args.steps, args.seconds = args.steps or (2_000 if args.quick else 10_000), args.seconds or 40.0
     asked = args.only.split(",") if args.only else list(ASKED)
     if unknown := set(asked) - set(ASKED):
         options.error(f"--only: unknown {', '.join(unknown)}; allowed: {', '.join(ASKED)}")
