@@ -190,9 +190,11 @@ def devices_for(envs: int) -> int:
     return max([1, *(n for n in counts if envs % n == 0 and envs // n >= ENVS_PER_DEVICE)])
 
 
-def parser(name: str, doc: str, rounds: int, module: str = "anakin") -> argparse.ArgumentParser:
-    """The options that all benchmarks have; `name` is that of the script in the folder `module`, and of its results."""
-    prog = f"python -m benchmarks.{module}.{name}"
+def parser(
+    name: str, doc: str, rounds: int, module: str = "anakin", script: str | None = None
+) -> argparse.ArgumentParser:
+    """The options that all benchmarks have; `name` is of its results and, by default, of the script in `module`."""
+    prog = f"python -m benchmarks.{module}.{script or name}"
     result = argparse.ArgumentParser(prog=prog, description=doc.splitlines()[0])
     result.add_argument("--rounds", type=int, help=f"measured runs of each contestant (default {rounds})")
     result.add_argument(

@@ -9,16 +9,17 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
+from benchmarks.tables.common import RESULTS, rows_of
+from benchmarks.tables.split import experiment
 from boonta.experiments.charts import LIGHT
 
 ROOT = Path(__file__).resolve().parent.parent
-RESULTS = ROOT / "benchmarks" / "results"
 PICTURES = ROOT / "docs" / "curves"
 
 
 def main() -> list[Path]:
     """Draw all whose results are there; the files."""
-    drawn = _stability() + _value_batch()
+    drawn = _stability() + _value_batch() + _sizes()
     for name, one in {"shapes": _shapes, "efficiency": _efficiency}.items():
         results = RESULTS / f"{name}.jsonl"
         if not results.is_file():
@@ -62,13 +63,11 @@ def _stability() -> list[Path]:
 
 
 def _value_batch() -> list[Path]:
-    """Return and losses of each batch of the value, as in Figs. 7 to 9 of Brooks et al."""
-    results, drawn = RESULTS / "value_batch.jsonl", []
-    rows = [json.loads(line) for line in results.read_text("utf-8").splitlines()] if results.is_file() else []
-    for group, name in {"value batch": "value-batch", "equal time": "value-batch-equal-time"}.items():
-        chosen = [row for row in rows if row["cell"].startswith(group)]
-        if not chosen:
-            continue
+    """Return and losses by what was changed, one picture each, as in Figs. 7 to 9 of Brooks et al."""
+    drawn, groups = [], dict[str, list[dict]]()
+    for row in rows_of("value_batch"):
+        groups.setdefault(row["cell"].split("/")[0], []).append(row)
+    for group, chosen in groups.items():
         figure = Figure((10.8, 3.4), dpi=144, layout="constrained")
         FigureCanvasAgg(figure)
         for axes, what in zip(figure.subplots(1, 3), chosen[0]["curves"], strict=True):
@@ -81,10 +80,32 @@ def _value_batch() -> list[Path]:
             axes.xaxis.set_major_formatter(EngFormatter(sep=""))
             axes.set_xlabel("seconds" if chosen[0]["axis"] == "seconds" else "environment steps")
             axes.set_title(what, fontsize=10)
-        axes.legend(frameon=False, fontsize=8, title="value's batch", title_fontsize=8)
-        drawn.append(PICTURES / f"{name}.png")
+        title = {"equal time": "value batch", "value updates": "value updates a step"}.get(group, group)
+        axes.legend(frameon=False, fontsize=8, title=title, title_fontsize=8)
+        drawn.append(PICTURES / experiment(group))
         figure.savefig(drawn[-1])
     return drawn
+
+
+def _sizes() -> list[Path]:
+    """Updates/s by width, layers and processes, as in Fig. 4 of Brooks et al.; nothing where there are no results."""
+    groups: dict[str, list[tuple[str, dict]]] = {}
+    for row in rows_of("learning_speed"):
+        if row["cell"] == "sizes":
+            group, value = row["contestant"].rsplit(" ", 1)
+            groups.setdefault(group, []).append((value, row))
+    if not groups:
+        return []
+    figure = Figure((3.6 * len(groups), 3.2), dpi=144, layout="constrained")
+    FigureCanvasAgg(figure)
+    for axes, (group, rows) in zip(figure.subplots(1, len(groups)), groups.items(), strict=True):
+        axes.set_title(group, fontsize=10)
+        axes.grid(color=LIGHT.grid, linewidth=0.6)
+        axes.spines[["top", "right"]].set_visible(False)
+        _shapes(axes, rows)
+        axes.set_ylabel("updates of the critics/s")
+    figure.savefig(PICTURES / "split-sizes.png")
+    return [PICTURES / "split-sizes.png"]
 
 
 def _shapes(axes: Axes, rows: list[tuple[str, dict]]) -> None:

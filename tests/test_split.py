@@ -19,6 +19,8 @@ from boonta.agents import ddpg, ppo
 from boonta.architectures.split import _Post
 from boonta.architectures.split_pace import pace
 from boonta.core.spec import Continuous, Shape, Spec
+from boonta.experiments import config as configuration
+from boonta.experiments.systems import split as system
 from boonta.experiments.systems import split_processes
 from boonta.experiments.tables import Split as Options
 from boonta.testing import redis_servers
@@ -261,6 +263,17 @@ def test_processes_of_one_machine_share_its_accelerators():
     found = split_processes.surroundings("value/0", 0.5, ["1", "2"])
     assert found["CUDA_VISIBLE_DEVICES"] == "1,2" and found["XLA_PYTHON_CLIENT_MEM_FRACTION"] == "0.450"
     assert split_processes.surroundings("environment/0", 1.0)["JAX_PLATFORMS"] == "cpu"
+
+
+def test_who_has_other_settings_of_agent_or_environment_is_no_part_of_the_run():
+    def fingerprint(*assignments, again=False):
+        config = configuration.resolve("ddpg", "gym:Pendulum-v1", "split", assignments=[*SMALL, *assignments])
+        config = configuration.loaded(configuration.write(config), "text") if again else config
+        return system.wired(system._Member(config)).layout.fingerprint()
+
+    usual = fingerprint()
+    assert fingerprint(again=True) == fingerprint("architecture.band=100") == usual
+    assert usual not in (fingerprint("agent.discount=0.9"), fingerprint("env.hide=[1]"))
 
 
 @NEEDED

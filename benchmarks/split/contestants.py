@@ -40,7 +40,7 @@ def updates(task: Task) -> Compiled:
             before, count[0] = count[0], float(metrics["updates/value"][0, -1])
             made = count[0] - before
         else:
-            made = float(metrics["made"].sum()) / 2  # value and policy take turns
+            made = float(metrics["made"].sum())  # turns, each of one update of the critics and one of the policy
         return {"seconds": seconds, "steps": made, "idle": 0, "env_steps": task["iterations"] * system.steps}
 
     return Compiled(run, seconds + system.compile_seconds, {})
@@ -94,7 +94,9 @@ def rejax(task: Task) -> Compiled:
 
 
 def products(task: Task) -> Compiled:
-    """The products of matrices in one update of critics and policy, and nothing else: the floor.
+    """The products of matrices in updates of critics and policy, and nothing else: the floor.
+
+    TD3's policy is updated after every second update of the critics, by the first of them.
 
     The task: algorithm, observation, action (numbers of each), hidden, batch, steps (updates).
     """
@@ -124,7 +126,7 @@ def products(task: Task) -> Compiled:
                 moved = moved @ weights[i].T
         return grown[::-1] if learned else [moved]
 
-    def update(_: Any, both: Any) -> Any:
+    def update(i: Any, both: Any) -> Any:
         policy, values = both
         chosen = forward(policy, seen)[-1]
         acted = jnp.concatenate([seen, chosen[:, :action]], -1)
@@ -133,10 +135,15 @@ def products(task: Task) -> Compiled:
         for one, target in zip(values, targets, strict=True):
             passed = forward(one, acted + 1e-6 * target)
             taught.append(backward(one, passed, True))
+        if task["algorithm"] == "td3":
+            return jax.lax.cond(i % 2, improve, lambda policy, _: policy, policy, taught[:1]), taught
+        return improve(policy, taught), taught
+
+    def improve(policy: Any, values: Any) -> Any:
         passed = forward(policy, seen)
         acted = jnp.concatenate([seen, passed[-1][:, :action]], -1)
-        pushed = sum(backward(one, forward(one, acted), False)[0][:, -action:].sum(-1, keepdims=True) for one in taught)
-        return backward(policy, [*passed[:-1], passed[-1] * pushed], True), taught
+        pushed = sum(backward(one, forward(one, acted), False)[0][:, -action:].sum(-1, keepdims=True) for one in values)
+        return backward(policy, [*passed[:-1], passed[-1] * pushed], True)
 
     seen = jax.random.normal(jax.random.key(9), (task["batch"], observation))
     both = layers(observation, outputs * action), [layers(observation + action, 1) for _ in range(critics)]

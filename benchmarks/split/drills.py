@@ -188,7 +188,7 @@ DRILLS: dict[str, Callable[[Stage], Facts]] = {
 
 def main(argv: Sequence[str] | None = None) -> list[Row]:
     """Hold all drills; the rows written."""
-    options = parser("split_drills", __doc__ or "", rounds=1, module="split")
+    options = parser("split_drills", __doc__ or "", rounds=1, module="split", script="drills")
     drills = {name: partial(_held, drill) for name, drill in DRILLS.items()}
     return held(options, argv, "A split run that is harmed", drills)
 

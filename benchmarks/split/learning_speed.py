@@ -70,6 +70,8 @@ def _peers(args: Any) -> tuple[list[Row], Any]:
             "ours": {"module": MODULE, "kind": "ours", "on": on, "words": words, "iterations": steps},
             "products": task | {"kind": "products", "observation": observation, "action": action, "steps": steps},
         }
+        if host:
+            tasks["ours, synchronous"] = tasks["ours"] | {"words": [*words, "architecture.lag=0"]}
         if python:
             tasks[peer] = task | {"kind": peer, "environment": theirs, "steps": steps}
         outcomes = compete(tasks, args.rounds, {peer: python or ""})

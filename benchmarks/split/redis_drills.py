@@ -151,11 +151,14 @@ def strangers(stage: Stage) -> Facts:
     other = stage.folder / "other.toml"
     text = (stage.run / "config.toml").read_text("utf-8")
     other.write_text(text.replace("capacity = 50000", "capacity = 40000"), "utf-8")
+    alike = stage.folder / "alike.toml"
+    alike.write_text(text.replace("discount = 0.99", "discount = 0.9"), "utf-8")
     codes = [
         stage.refused("value/1", says="--role must be one of architecture.remote"),
         stage.refused("environment/7", says="--role must be one of architecture.remote"),
         stage.refused("environment/1", says="environment/1 is taken by a process that is there"),
         stage.refused("environment/1", "--config", str(other), says="do not agree on what they exchange"),
+        stage.refused("environment/1", "--config", str(alike), says="do not agree on what they exchange"),
         stage.refused("environment/1", "--run", "nobody", says="--run must name a run that is there"),
     ]
     return {"refused": len(codes)} | stage.goes_on()

@@ -2,8 +2,8 @@
 
 Each axis changes alone: the value's batch, the policy's, value updates for each policy update, and processes of
 environments, all at equal environment steps; the value's batch at equal wall-clock as well, where nobody waits for
-anybody; and the same run synchronous (Sebulba), in processes of one machine, and over Redis. A run folder that is
-done is only read again, and one that was stopped goes on.
+anybody; and the same run in one process, synchronous or not (Sebulba), in processes of one machine, and over Redis. A
+run folder that is done is only read again, and one that was stopped goes on.
 """
 
 import argparse
@@ -35,10 +35,11 @@ ASKED: dict[str, tuple[str, list[Any]]] = {
     "policy batch": ("agent.policy_batch", [64, 512, 4096]),
     "value updates": ("agent.value_updates", [1.0, 2.0, 4.0, 8.0]),
     "environments": ("architecture.environments", [1, 2, 4]),
-    "carrier": ("--on", ["sebulba", "shm", "redis"]),
+    "carrier": ("--on", ["synchronous", "sebulba", "shm", "redis"]),
 }
 DIVERGED = -1000.0  # the return of a policy that has not learned, or no longer knows
 POINTS = 25  # of a curve
+TIMED = 5_000  # steps between lines of a run without end: at each of them all wait for one another
 NUMBERS = ("value_loss", "value_loss_variance", "policy_loss", "updates_per_second")
 SHOWN = {"return": "episode/return_mean", "value loss": "loss/value", "policy loss": "loss/policy"}
 
@@ -106,13 +107,15 @@ def _measure(args: argparse.Namespace, axis: str, key: str, value: Any) -> Row:
 def _run(args: argparse.Namespace, folder: Path, choice: dict[str, Any], carrier: str, seed: int, timed: bool) -> Row:
     """What a run came to, which is made or gone on with where it is not done."""
     record, score = folder / "run.json", folder / "score"
-    over = record.is_file() and read_json(record)["status"] in ("done", "interrupted" if timed else "done")
-    if not over:
+    done = record.is_file() and read_json(record)["status"] == "done"
+    if not (_trained(folder) >= args.seconds if timed else done):
+        one = carrier in ("synchronous", "sebulba")
         steps = 1_000_000_000 if timed else args.steps
-        words = [*RUN.split(), "--on", "sebulba" if carrier == "sebulba" else "split", "--seed", str(seed)]
-        words += ["--steps", str(steps), "--set", f"run.log_every={max(args.steps // POINTS, 1)}"]
+        words = [*RUN.split(), "--on", "sebulba" if one else "split", "--seed", str(seed), "--steps", str(steps)]
+        words += ["--synchronous"] if carrier == "synchronous" else []
+        words += ["--set", f"run.log_every={TIMED if timed else max(args.steps // POINTS, 1)}"]
         words += ["--set", "run.eval_episodes=20", "--set", f"run.evaluate_every={steps}", "--out", str(folder)]
-        words += [word for key, x in choice.items() if carrier != "sebulba" or "agent" in key
+        words += [word for key, x in choice.items() if not one or "agent" in key
                   for word in ("--set", f"{key}={x}")]  # fmt: skip
         words += ["--set", "architecture.envs=1"]
         words += ["--set", "architecture.free_running=true"] if timed else []
@@ -136,13 +139,18 @@ def _train(words: list[str], seconds: float | None, folder: Path) -> None:
         _boonta(["train", *words, "--json"])
         return
     with subprocess.Popen([sys.executable, "-m", "boonta", "train", *words], stderr=subprocess.PIPE, text=True) as one:
-        while not (folder / "metrics.jsonl").is_file() or not read_metrics(folder):
+        while _trained(folder) < seconds:
             if one.poll() is not None:
                 raise RuntimeError(one.stderr.read() if one.stderr else "it ended")
-            time.sleep(0.05)
-        time.sleep(max(seconds - read_metrics(folder)[-1]["seconds"], 0.0))
+            time.sleep(0.1)
         one.send_signal(signal.SIGTERM)
         one.communicate(timeout=300)
+
+
+def _trained(folder: Path) -> float:
+    """For how many seconds a run has been trained."""
+    told = read_metrics(folder) if (folder / "metrics.jsonl").is_file() else []
+    return told[-1]["seconds"] if told else 0.0
 
 
 def _boonta(words: list[str]) -> subprocess.CompletedProcess[str]:

@@ -27,8 +27,14 @@ def _value_batch() -> str:
         "what", "return, mean (and range)", "diverged", "value loss", "its variance in a batch", "policy loss",
         "value updates/s", "environment steps", "seconds",
     ]  # fmt: skip
-    pictures = "\n\n![The value's batch](curves/value-batch.png)\n\n![At equal time](curves/value-batch-equal-time.png)"
-    return table(head, lines) + where(rows) + (pictures if rows else "")
+    groups = dict.fromkeys(row["cell"].split("/")[0] for row in rows)
+    pictures = "".join(f"\n\n![{group}](curves/{experiment(group)})" for group in groups)
+    return table(head, lines) + where(rows) + pictures
+
+
+def experiment(group: str) -> str:
+    """The name of the picture of what was changed."""
+    return f"value-batch-{group.replace(' ', '-')}.png"
 
 
 def _peers() -> str:
@@ -39,10 +45,15 @@ def _peers() -> str:
     lines = []
     for cell, those in cells.items():
         rates, of = {row["contestant"]: row["median"] for row in those}, those[0]["ours_of"]
-        peer = next((name for name in of if name not in ("ours", "products")), None)
+        waits = rates.get("ours, synchronous")
+        peer = next((name for name in of if name not in ("ours", "ours, synchronous", "products")), None)
         beside = [peer, short(rates[peer]), f"{of[peer]:.2f}"] if peer else ["-"] * 3
+        beside.append(f"{waits / rates[peer]:.2f}" if peer and waits else "-")
         lines.append([cell, short(rates["ours"]), *beside, short(rates["products"]), f"{of['products']:.2f}"])
-    head = ["", "ours, steps/s", "peer", "its steps/s", "ours of it", "products alone, updates/s", "ours of them"]
+    head = [
+        "", "ours, steps/s", "peer", "its steps/s", "ours of it", "synchronous, of it", "products alone, updates/s",
+        "ours of them",
+    ]  # fmt: skip
     return table(head, lines) + where(rows)
 
 
@@ -61,7 +72,9 @@ def _sizes() -> str:
     lines = [
         [row["contestant"], short(row["median"]), short(row["env_steps"]), f"{row['of_first']:.2f}"] for row in rows
     ]
-    return table(["", "updates of the critics/s", "environment steps/s", "updates, of the first"], lines) + where(rows)
+    head = ["", "updates of the critics/s", "environment steps/s", "updates, of the first"]
+    picture = "\n\n![Updates by size](curves/split-sizes.png)" if rows else ""
+    return table(head, lines) + where(rows) + picture
 
 
 def _carriers() -> str:

@@ -236,9 +236,10 @@ def _value(parts: Parts, rules: Rules, policy_groups: tuple[str, ...]) -> Learne
         wanted = jnp.sum(target * probabilities, axis=-1)
         error = mask * jnp.mean(jnp.abs(values - wanted), axis=0)
         share = jnp.maximum(jnp.mean(mask), 1e-8)
+        mean = jnp.mean(losses * mask) / share
         metrics = {
-            "loss/value": jnp.mean(losses * mask) / share,
-            "loss/value_variance": jnp.var(losses),
+            "loss/value": mean,
+            "loss/value_variance": jnp.mean((losses - mean) ** 2 * mask) / share,
             "value/mean": jnp.mean(values * mask) / share,
             "value/target": jnp.mean(wanted * mask) / share,
         }

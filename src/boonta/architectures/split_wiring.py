@@ -92,9 +92,10 @@ class Wiring:
         agent: the agent, its learners apart.
         spec: the environment's.
         plan: Plan.
+        about: in what all who take part must be alike, besides shapes.
     """
 
-    def __init__(self, agent: Agent, spec: Spec, plan: Plan) -> None:
+    def __init__(self, agent: Agent, spec: Spec, plan: Plan, about: str = "") -> None:
         self.agent, self.spec, self.plan = agent, spec, plan
         self.actor = sebulba.acts(together(agent), spec)
         params = jax.eval_shape(agent.init, random.key(0))
@@ -132,8 +133,8 @@ class Wiring:
         totals = [LIMIT, BEGUN, GO, SAVE, STOP, *(f"beat/{role}" for role in roles)]
         totals += [f"heard/{i}" for i in range(plan.workers)]  # the limit that a process of environments keeps to
         totals += [f"{what}/{name}" for name in agent.learners for what in ("updates", "saved", "next")]
-        about = [self.pieces.schema, *(packing.schema for packing in self.states.values())]
-        self.layout = Layout(logs, values, tuple(totals), " ".join(about))
+        schemas = [self.pieces.schema, *(packing.schema for packing in self.states.values())]
+        self.layout = Layout(logs, values, tuple(totals), " ".join([about, *schemas]))
 
     def alone(self, name: str) -> Agent:
         """The agent with this learner alone."""

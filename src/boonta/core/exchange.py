@@ -8,6 +8,11 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+UNLIKE = (
+    "this process and the run's do not agree on what they exchange; are their versions the same, their agents and "
+    "environments?"
+)
+
 
 class Disconnected(Exception):
     """What carries everything no longer does, or not for us; the message says why."""

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from boonta.core.exchange import Disconnected, Layout
+from boonta.core.exchange import UNLIKE, Disconnected, Layout
 from boonta.core.settings import Refused
 from boonta.transport import redis_server
 from boonta.transport.redis_link import FIELD, Link
@@ -87,7 +87,7 @@ class Insert:
             self._lease(stale=True)
             return
         if server.hget(self.link.numbers, "layout") != layout.fingerprint():
-            raise Refused("this process and the run's do not agree on what they exchange; are their versions the same?")
+            raise Refused(UNLIKE)
         until = time.monotonic() + HELD / 1e3 + 1.0
         while (holder := self._claim()[0]) != self._token:
             if time.monotonic() > until:

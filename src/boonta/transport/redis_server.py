@@ -122,8 +122,10 @@ def prefix(run: str) -> str:
 
 
 def begun(server: Any) -> str:
-    """A name for a new run; what is left of runs that are no more is swept out."""
-    for name in names(server):
+    """A name for a new run; what is left of runs that are no more is swept out, and what was written after them."""
+    known = set(names(server))
+    known |= {key.decode().split(":")[1] for key in server.scan_iter(match=f"{prefix('*')}*", count=EACH)}
+    for name in known:
         if not alive(server, name):
             swept(server, name)
     return secrets.token_hex(4)

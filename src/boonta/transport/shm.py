@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from boonta.core.exchange import Entries, Layout
+from boonta.core.exchange import UNLIKE, Entries, Layout
 from boonta.core.settings import Refused
 
 SHORTEST, LONGEST = 1e-4, 1e-3  # seconds of a pause: short beside an update, and not all of a core for looking
@@ -48,13 +48,13 @@ class SharedMemory:
             places[f"value {name}"], at = at, at + 8 + SLOTS * _stride(8 + size)
         self.descriptor = _memory(at) if descriptor is None else descriptor
         if os.fstat(self.descriptor).st_size < at:
-            raise Refused("this process and the run's do not agree on what they exchange; are their versions the same?")
+            raise Refused(UNLIKE)
         self._map = mmap.mmap(self.descriptor, at)
         memory = np.frombuffer(self._map, np.uint8)
         if descriptor is None:
             memory[:HEAD] = np.frombuffer(layout.fingerprint(), np.uint8)
         elif memory[:HEAD].tobytes() != layout.fingerprint():
-            raise Refused("this process and the run's do not agree on what they exchange; are their versions the same?")
+            raise Refused(UNLIKE)
         self._totals = memory[self._totals_at : self._totals_at + 8 * len(layout.totals)].view(np.int64)
         self._names = {name: i for i, name in enumerate(layout.totals)}
         self._logs = {name: _Ring(memory, places[name], *shape) for name, shape in layout.logs.items()}

@@ -1,10 +1,12 @@
 """Split as a system: processes of this machine, what they share, and the state that they come to between two stages."""
 
+import json
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
+from importlib.metadata import version
 from typing import Any, NamedTuple
 
 import jax
@@ -275,7 +277,9 @@ def wired(member: Hosted) -> Wiring:
         max(wish.capacity for wish in wishes), options.publish, options.lag, member.seed, member.members[0].overrides,
         member.drop, Workers(options.workers, options.worker_count, options.worker_timeout),
     )  # fmt: skip
-    return Wiring(make(total_updates=total), member.spec, plan)
+    tables = config.tables()
+    alike = json.dumps([version("boonta"), tables["agent"], tables["env"]], sort_keys=True)
+    return Wiring(make(total_updates=total), member.spec, plan, alike)
 
 
 def work(role: str, invited: split_processes.Invited) -> None:

@@ -91,11 +91,11 @@ class Kept:
         self._crew.ask(self._keeper, "kill")
 
     def wait(self, timeout: float) -> None:
-        """Until it has ended, or its machine; then its member is dismissed."""
+        """Until it has ended, or its machine, or nothing is heard of either; then its member is dismissed."""
         try:
             if self._code is None:
                 self._code = self._crew.get(self._crew.ask(self._keeper, "poll"), timeout)
-        except (Gone, Lost):
+        except (Gone, Lost, TimeoutError):
             self._code = ENDED
         self._crew.dismiss(self._keeper)
 
