@@ -39,7 +39,7 @@ ASKED: dict[str, tuple[str, list[Any]]] = {
 }
 DIVERGED = -1000.0  # the return of a policy that has not learned, or no longer knows
 POINTS = 25  # of a curve
-TIMED = 5_000  # steps between lines of a run without end: at each of them all wait for one another
+TIMED = 2_000  # steps between lines of a run without end: at each of them all wait for one another
 NUMBERS = ("value_loss", "value_loss_variance", "policy_loss", "updates_per_second")
 SHOWN = {"return": "episode/return_mean", "value loss": "loss/value", "policy loss": "loss/policy"}
 
