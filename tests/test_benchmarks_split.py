@@ -15,6 +15,14 @@ def test_products_are_those_of_an_update(algorithm):
     assert contestants.products(task).run(0)["steps"] == 3
 
 
+def test_one_process_makes_an_update_of_the_critics_for_each_step():
+    words = ["ddpg", "gym:Pendulum-v1", "agent.hidden=[8]", "agent.value_batch=8", "agent.policy_batch=8"]
+    words += ["agent.minimum=20", "architecture.envs=1", "architecture.lag=0"]
+    task = {"module": "benchmarks.split.contestants", "kind": "updates", "words": words, "on": "sebulba"}
+    (run,) = compete({"ours": task | {"warm": 60, "iterations": 30}}, 1)["ours"].runs
+    assert run["steps"] == run["env_steps"] == 30
+
+
 @pytest.mark.parametrize("carriers", [("in-process", "shm"), pytest.param(("redis", "pipelines"), marks=NEEDED)])
 def test_carriers_lose_nothing(carriers):
     task = {"module": "benchmarks.split.contestants", "kind": "carrier", "size": 64, "seconds": 0.5}

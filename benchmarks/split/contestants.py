@@ -26,7 +26,7 @@ def updates(task: Task) -> Compiled:
     redis (whether processes meet there).
     """
     if task.get("redis"):
-        task = task | {"words": [*task["words"], f'architecture.transport="{_redis()}"']}
+        task = task | {"words": [*task["words"], f"architecture.transport={_redis()}"]}
     system, seconds = system_of(task)
     atexit.register(system.close)
     held = [system.start()]
