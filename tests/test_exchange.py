@@ -140,6 +140,20 @@ class TestRedis(ExchangeContract):
         assert not driver.there("value/0")
         driver.close()
 
+    def test_a_role_is_taken_from_who_hangs_and_free_soon(self, monkeypatch):
+        monkeypatch.setattr("boonta.transport.redis.HELD", 500)
+        monkeypatch.setattr("boonta.transport.redis_insert.LEASE", 0.1)
+        driver = self.make(LAYOUT)
+        first = joined(driver, "value/0", life=7)
+        driver.dismiss("value/0")
+        assert not driver.there("value/0")
+        with pytest.raises(Disconnected, match="value/0 was taken over by 999999999:nobody"):
+            soon(lambda: first.put("a", 1))
+        second = joined(driver, "value/0", life=1)
+        assert driver.there("value/0")
+        for exchange in (first, second, driver):
+            exchange.close()
+
     def test_what_somebody_else_deletes_is_told_again(self, monkeypatch):
         monkeypatch.setattr("boonta.transport.redis_insert.LEASE", 0.1)
         driver = self.make(LAYOUT)

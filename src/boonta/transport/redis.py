@@ -16,7 +16,7 @@ import numpy as np
 
 from boonta.core.exchange import Entries, Layout
 from boonta.transport import redis_server
-from boonta.transport.redis_insert import Insert
+from boonta.transport.redis_insert import HELD, NOBODY, Insert
 from boonta.transport.redis_link import FIELD, Link
 from boonta.transport.redis_prefetch import LOOK, Prefetch
 
@@ -140,7 +140,12 @@ class Redis:
 
     def there(self, role: str) -> bool:
         """Whether a process has this role."""
-        return bool(self._link.called(lambda: self._link.server.exists(self._link.key(f"role/{role}"))))
+        holder = self._link.called(lambda: self._link.server.get(self._link.key(f"role/{role}")))
+        return holder not in (None, NOBODY)
+
+    def dismiss(self, role: str) -> None:
+        """Take a role from whoever has it, who learns of it even where it hangs; soon another may have it."""
+        self._link.called(lambda: self._link.server.set(self._link.key(f"role/{role}"), NOBODY, px=HELD))
 
     def _length(self, log: str) -> int:
         own = self._write.own.lengths.get(log)

@@ -15,6 +15,7 @@ from boonta.transport.redis_link import FIELD, Link
 LEASE = 5.0  # seconds between words that a process is there
 ALONE = 5  # of them without one of the driver's
 HELD = 15_000  # milliseconds for which a role is somebody's without a word
+NOBODY = b"999999999:nobody"  # has a role that was taken from somebody: the latest life of all
 GATHERED = 1 << 26  # bytes that may wait to be sent
 BLOBS = 3  # of a value, for who is about to read an older one
 

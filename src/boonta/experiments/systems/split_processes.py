@@ -79,7 +79,8 @@ class Elsewhere:
         return LEFT if self._came and self._missed > MISSED else None
 
     def kill(self) -> None:
-        """Nothing: it ends when another takes its role over, or with the run."""
+        """Take its role, without which it ends."""
+        self._exchange.dismiss(self._role)
 
     def wait(self, timeout: float) -> None:
         """Nothing."""
