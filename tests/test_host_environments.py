@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from functools import partial
+from pathlib import Path
 
 import dm_env
 import gymnasium
@@ -273,6 +274,17 @@ def fails(kind, fault, where, limit):
 @pytest.mark.parametrize("fault", WORDS)
 def test_processes_tell_how_an_environment_failed(fault, where):
     fails(workers.Processes, fault, where, Workers("processes", 2, 4.0 if fault == "hangs" else 60.0))
+
+
+@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="it has a place of its own on Linux alone")
+def test_memory_of_processes_has_no_name():
+    batch = workers.Processes(gym.of("faulty", Faulty).spec, Part("", "never"), [0, 1], Workers("processes", 2, 60.0))
+    try:
+        assert not Path("/dev/shm", batch.memory.name.lstrip("/")).exists()
+        batch.reset()
+        assert (batch.step(np.zeros(2, np.int64)).reward == 1.0).all()
+    finally:
+        batch.close()
 
 
 @pytest.mark.parametrize("where", ["construction", "reset", "step"])

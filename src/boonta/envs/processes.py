@@ -40,6 +40,7 @@ class Processes:
         actions = np.zeros_like(shared.action)
         size = sum(_padded(leaf) for leaf in nests.leaves((shared, actions)))
         self.memory: shared_memory.SharedMemory | None = shared_memory.SharedMemory(create=True, size=size)
+        self._named = True
         laid_out: tuple[TimeStep, np.ndarray] = _laid_out((shared, actions), self.memory)
         self.out, self.actions = laid_out
         context = multiprocessing.get_context("spawn")  # a fork of a process with JAX's threads may hang
@@ -55,6 +56,8 @@ class Processes:
                 self.processes.append(process)
                 theirs.close()
             self._answers()
+            self.memory.unlink()  # all have it; without a name nothing is left of it, however this process ends
+            self._named = False
         except BaseException:
             self.close()
             raise
@@ -79,7 +82,8 @@ class Processes:
         self.processes, self.pipes = [], []
         if self.memory is not None:
             del self.out, self.actions
-            self.memory.unlink()
+            if self._named:
+                self.memory.unlink()
             with suppress(BufferError):  # somebody still looks at a time step; the memory goes with it
                 self.memory.close()
             self.memory = None
