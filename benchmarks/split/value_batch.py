@@ -109,13 +109,13 @@ def _run(args: argparse.Namespace, folder: Path, choice: dict[str, Any], carrier
     record, score = folder / "run.json", folder / "score"
     done = record.is_file() and read_json(record)["status"] == "done"
     if not (_trained(folder) >= args.seconds if timed else done):
-        one = carrier in ("synchronous", "sebulba")
+        sebulba = carrier in ("synchronous", "sebulba")
         steps = 1_000_000_000 if timed else args.steps
-        words = [*RUN.split(), "--on", "sebulba" if one else "split", "--seed", str(seed), "--steps", str(steps)]
+        words = [*RUN.split(), "--on", "sebulba" if sebulba else "split", "--seed", str(seed), "--steps", str(steps)]
         words += ["--synchronous"] if carrier == "synchronous" else []
         words += ["--set", f"run.log_every={TIMED if timed else max(args.steps // POINTS, 1)}"]
         words += ["--set", "run.eval_episodes=20", "--set", f"run.evaluate_every={steps}", "--out", str(folder)]
-        words += [word for key, x in choice.items() if not one or "agent" in key
+        words += [word for key, x in choice.items() if not sebulba or "agent" in key
                   for word in ("--set", f"{key}={x}")]  # fmt: skip
         words += ["--set", "architecture.envs=1"]
         words += ["--set", "architecture.free_running=true"] if timed else []
