@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import functools
 import threading
+import time
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +13,17 @@ import pytest
 
 from boonta import envs
 from boonta.agents import alphazero, ddpg, dqn, muzero, ppo, r2d2, sac, td3, vtrace
-from boonta.architectures import anakin, fleet_roles, sebulba, seed, seed_inference, seed_threads
+from boonta.architectures import (
+    anakin,
+    fleet_roles,
+    sebulba,
+    seed,
+    seed_inference,
+    seed_threads,
+    split_pace,
+    split_roles,
+    split_wiring,
+)
 from boonta.architectures.batching import Closed
 from boonta.architectures.sebulba_threads import Plan, Threads
 from boonta.architectures.turns import together
@@ -20,6 +31,7 @@ from boonta.core import acting, devices, random
 from boonta.core.host import Workers
 from boonta.core.trace import Trace
 from boonta.envs.served import serve
+from boonta.transport.shm import SharedMemory
 from tests.watching import watched
 
 SEED, ENVS, LENGTH, UNROLLS = 3, 4, 6, 5
@@ -135,11 +147,35 @@ def on_fleet(agent, environment):
         yield trajectory
 
 
-ARCHITECTURES = {"sebulba": on_sebulba, "seed": on_seed, "fleet": on_fleet}
+def on_split(agent, environment):
+    """One process of environments with all of them; what it passes on is read where learners read it."""
+    moved = ENVS * next(iter(agent.learners.values())).experience.period
+    pace = split_pace.pace(agent, minimum=0, moved=moved, free=True)
+    plan = split_wiring.Plan(1, ENVS, dict.fromkeys(agent.learners, 1), pace, capacity=100, seed=SEED)
+    wiring = split_wiring.Wiring(agent, environment.spec, plan)
+    exchange = SharedMemory(wiring.layout)
+    parts = fleet_roles.Parts(agent, serve(environment), lambda params, episodes: None)
+    acting = split_roles.Acting(lambda: parts, wiring, exchange, which=0, life=0)
+    exchange.put(split_wiring.LIMIT, UNROLLS * wiring.quota)
+    process = threading.Thread(target=acting.run, name="environments", daemon=True)
+    process.start()
+    until = time.monotonic() + 300
+    while wiring.lengths(exchange) != [UNROLLS] and process.is_alive() and time.monotonic() < until:
+        time.sleep(0.01)
+    exchange.put(split_wiring.STOP, 1)
+    process.join(20)
+    for entry in exchange.read("pieces/0", 0, UNROLLS).data:
+        yield wiring.pieces.unpack(entry)
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-@pytest.mark.parametrize("name", TABLE)
+ARCHITECTURES = {"sebulba": on_sebulba, "seed": on_seed, "fleet": on_fleet, "split": on_split}
+NOT_SPLIT = ("ppo", "vtrace", "r2d2")  # agents without replay, or that give first priorities
+
+
+@pytest.mark.parametrize(
+    ("name", "architecture"),
+    [(name, on) for name in TABLE for on in ARCHITECTURES if on != "split" or not name.startswith(NOT_SPLIT)],
+)
 def test_experience_is_that_of_anakin(name, architecture):
     agent, environment, trajectories = of_anakin(name)
     for expected, actual in zip(trajectories, ARCHITECTURES[architecture](agent, environment), strict=True):
@@ -153,6 +189,12 @@ def test_experience_is_that_of_anakin(name, architecture):
         )
         for field in ("environment", "life", "step"):
             np.testing.assert_array_equal(getattr(actual.origin, field), getattr(expected.origin, field))
+
+
+@pytest.mark.parametrize("name", NOT_SPLIT)
+def test_split_says_what_it_is_not_for(name):
+    with pytest.raises(ValueError, match="split"):
+        next(on_split(*made(name)))
 
 
 SGD = {"optimizer": "sgd", "learning_rate": 0.1, "anneal": False}
