@@ -82,7 +82,7 @@ def _value_batch() -> list[Path]:
             axes.set_title(what, fontsize=10)
         title = {"equal time": "value batch", "value updates": "value updates a step"}.get(group, group)
         axes.legend(frameon=False, fontsize=8, title=title, title_fontsize=8)
-        drawn.append(PICTURES / experiment(group))
+        drawn.append(PICTURES / f"{experiment(group)}.png")
         figure.savefig(drawn[-1])
     return drawn
 

@@ -1,4 +1,4 @@
-"""Write the tables of docs/benchmarks.md and of the README from the results that the repository keeps.
+"""Write the tables of the README and of the documentation from the results that the repository keeps.
 
 A table stands between `<!-- begin NAME -->` and `<!-- end NAME -->`; everything else of the page is left alone.
 """
@@ -9,7 +9,7 @@ from benchmarks.tables import anakin, learning, planning, sebulba, seed, split
 from benchmarks.tables.common import ROOT
 from boonta.experiments.files import write_text
 
-PAGES = (ROOT / "README.md", ROOT / "docs" / "benchmarks.md")
+PAGES = (ROOT / "README.md", ROOT / "docs" / "benchmarks.md", ROOT / "docs" / "value-first.md")
 TABLES = anakin.TABLES | sebulba.TABLES | seed.TABLES | planning.TABLES | split.TABLES | learning.TABLES
 
 

@@ -4,18 +4,21 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from benchmarks.split.value_batch import ASKED
 from benchmarks.tables.common import drills, rows_of, short, table, where
 
 
-def _value_batch() -> str:
-    rows = rows_of("value_batch")
+def _axis(group: str) -> str:
+    """What came of the choices of one axis of the experiment."""
+    rows = [row for row in rows_of("value_batch") if row["cell"].split("/")[0] == group]
     lines = [
         [
-            row["cell"].replace("/", " "),
+            row["cell"].split("/")[1],
             f"{sum(row['values']) / len(row['values']):.0f} ({row['min']:.0f} to {row['max']:.0f})",
             f"{row['diverged']:.0%}",
             f"{row['value_loss']:.3g}",
             f"{row['value_loss_variance']:.3g}",
+            f"{(row['value_loss_variance'] / row['settings']['agent.value_batch']) ** 0.5:.2g}",
             f"{row['policy_loss']:.3g}",
             short(row["updates_per_second"]),
             short(row["env_steps"]),
@@ -24,17 +27,16 @@ def _value_batch() -> str:
         for row in rows
     ]
     head = [
-        "what", "return, mean (and range)", "diverged", "value loss", "its variance in a batch", "policy loss",
-        "value updates/s", "environment steps", "seconds",
+        group, "return, mean (and range)", "diverged", "value loss", "its variance in a batch",
+        "standard error of a batch's", "policy loss", "value updates/s", "environment steps", "seconds",
     ]  # fmt: skip
-    groups = dict.fromkeys(row["cell"].split("/")[0] for row in rows)
-    pictures = "".join(f"\n\n![{group}](curves/{experiment(group)})" for group in groups)
-    return table(head, lines) + where(rows) + pictures
+    picture = f"\n\n![{group}](curves/{experiment(group)}.png)" if rows else ""
+    return table(head, lines) + where(rows) + picture
 
 
 def experiment(group: str) -> str:
-    """The name of the picture of what was changed."""
-    return f"value-batch-{group.replace(' ', '-')}.png"
+    """The name of the table and of the picture of an axis."""
+    return f"experiment-{group.replace(' ', '-')}"
 
 
 def _peers() -> str:
@@ -89,7 +91,7 @@ def _carriers() -> str:
 
 
 TABLES: dict[str, Callable[[], str]] = {
-    "value-batch": _value_batch,
+    **{experiment(group): partial(_axis, group) for group in ASKED},
     "split-peers": _peers,
     "split-forms": _forms,
     "split-sizes": _sizes,
