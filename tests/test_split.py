@@ -16,12 +16,12 @@ import pytest
 from hypothesis import given, settings
 
 from boonta.agents import ddpg, ppo
-from boonta.architectures.split import _Post
+from boonta.architectures.split import Failed, _Post
 from boonta.architectures.split_pace import pace
 from boonta.core.spec import Continuous, Shape, Spec
 from boonta.experiments import config as configuration
 from boonta.experiments.systems import split as system
-from boonta.experiments.systems import split_processes
+from boonta.experiments.systems import split_cluster, split_processes
 from boonta.experiments.tables import Split as Options
 from boonta.testing import redis_servers
 
@@ -340,6 +340,24 @@ def test_a_cluster_starts_the_processes_and_replaces_them(tmp_path):
         assert last(folder, "updates/value") == 2000 - 20 - 2
         assert max(row["lag/value_max"] for row in rows(folder) if row.get("lag/value_max") is not None) <= 5
         assert not workers(server.address) and not server.left()
+
+
+def test_a_cluster_without_room_is_told_of(capsys):
+    class Full:
+        def hire(self, name, make, resources):
+            return name
+
+        def here(self, member):
+            return member
+
+        def wait(self, refs, seconds):
+            return []
+
+    config = configuration.resolve("ddpg", "gym:Pendulum-v1", "split", assignments=["architecture.cpus=3"])
+    meeting = split_processes.Place(None, [])
+    with pytest.raises(Failed, match=r"no room for policy/0 \(architecture.cpus=3, architecture.gpus=0\) in 600 s"):
+        split_cluster.started(Full(), config, meeting, ["policy/0"], 0)
+    assert "policy/0 waits for room" in capsys.readouterr().err
 
 
 def test_what_cannot_be_is_refused_before_anything_starts(tmp_path):

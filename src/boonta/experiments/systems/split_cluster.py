@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from boonta.architectures.split import Process
+from boonta.architectures.split import Failed, Process
 from boonta.core.crew import Crew, Gone, Lost, Resources
 from boonta.experiments import config as configuration
 from boonta.experiments.config import Config
@@ -16,6 +16,7 @@ from boonta.experiments.systems.split_processes import Place, surroundings
 from boonta.transport.redis_server import PASSWORD
 
 LOOK = 0.5  # seconds that a member looks at its process before it answers
+SOON = 30.0  # seconds of waiting for room after which that is told
 ROOM = 600.0  # seconds in which the cluster must have room for a process
 ENDED = -1  # exit status of a process whose machine is gone
 
@@ -104,7 +105,7 @@ def started(crew: Crew, config: Config, meeting: Place, roles: list[str], life: 
     """Processes of these roles, one each, wherever there is room; of several, JAX makes one.
 
     Raises:
-        TimeoutError: there is no room.
+        Failed: there is no room.
     """
     options, found = config.architecture_settings, []
     secret = {PASSWORD: os.environ[PASSWORD]} if PASSWORD in os.environ else {}
@@ -113,9 +114,14 @@ def started(crew: Crew, config: Config, meeting: Place, roles: list[str], life: 
         variables = surroundings(role, min(options.gpus, 1.0) or 1.0) | secret
         make = partial(Keeper, words, configuration.write(config), variables)
         needs = Resources(options.cpus, 0.0 if role.startswith("environment/") else options.gpus)
-        found.append(crew.hire(role.replace("/", " "), make, needs))
-    for keeper in found:
-        crew.get(crew.here(keeper), ROOM)
+        keeper = crew.hire(role.replace("/", " "), make, needs)
+        found.append(keeper)
+        here, asked = crew.here(keeper), f"architecture.cpus={needs.cpus:g}, architecture.gpus={needs.gpus:g}"
+        if not crew.wait([here], SOON):
+            print(f"boonta: {role} waits for room in the cluster ({asked})", file=sys.stderr)
+            if not crew.wait([here], ROOM - SOON):
+                raise Failed(f"the cluster has no room for {role} ({asked}) in {ROOM:g} s")
+        crew.get(here, LOOK)
     more: list[str] = []
     if len(roles) > 1:
         coordinator = options.coordinator or crew.get(crew.ask(found[0], "place"), ROOM)
