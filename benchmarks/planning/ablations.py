@@ -10,8 +10,9 @@ from pathlib import Path
 from benchmarks.common import Row, finish, notes, parse, parser, row, table
 
 TASKS = {"boonta:catch": 60_000, "gymnax:CartPole-v1": 40_000}
+PLAIN = ["agent.reanalyse=0.0"]  # of all of them, but for what a variant switches
 VARIANTS: dict[str, list[str]] = {
-    "as it is": [],
+    "plain": [],
     "reanalysed, half of all searches": ["agent.reanalyse=0.5"],
     "dummy action past the end": ["agent.beyond=dummy"],
     "self-consistency": ["agent.consistency_coefficient=2.0"],
@@ -30,6 +31,7 @@ def main(argv: Sequence[str] | None = None) -> list[Row]:
     for task, steps in TASKS.items():
         for variant, settings in VARIANTS.items():
             notes.print(f"{task}: {variant}")
+            settings = PLAIN + settings
             steps = 400 if args.quick else steps
             summary = _trained(task, steps, args.rounds, settings + (QUICK if args.quick else []))
             members = summary.get("members", [summary])
