@@ -29,3 +29,11 @@ def test_carriers_lose_nothing(carriers):
     for name, outcome in compete({by: task | {"by": by} for by in carriers}, 1).items():
         (run,) = outcome.runs
         assert run["steps"] > 0 and not run.get("lost"), name
+
+
+def test_who_is_taught_goes_on_and_is_evaluated():
+    words = ["ddpg", "gym:Pendulum-v1", "agent.hidden=[8]", "agent.value_batch=8", "agent.policy_batch=8"]
+    words += ["agent.minimum=20", "architecture.envs=1"]
+    task = {"module": "benchmarks.split.contestants", "kind": "taught", "words": words, "on": "sebulba"}
+    (run,) = compete({"ours": task | {"steps": 60, "episodes": 2}}, 1)["ours"].runs
+    assert run["steps"] == 60 and -2000 < run["return"] < 0

@@ -17,6 +17,7 @@ from benchmarks.sebulba.contestants import ours, system_of
 KEPT = 4096  # entries of experience
 TOGETHER = 256  # of them, read or sent at a time
 PAUSE = 1e-4  # seconds
+PATIENCE = 600.0  # seconds that an evaluation may take
 
 
 def updates(task: Task) -> Compiled:
@@ -46,10 +47,29 @@ def updates(task: Task) -> Compiled:
     return Compiled(run, seconds + system.compile_seconds, {})
 
 
+def taught(task: Task) -> Compiled:
+    """A run of Boonta that goes on with every measured run, and is evaluated after each.
+
+    The task: words (of `boonta train`, from AGENT on), on (an architecture), steps (of one measured run), episodes.
+    """
+    system, seconds = system_of(task)
+    atexit.register(system.close)
+    held = [system.start()]
+
+    def run(seed: int) -> dict[str, Any]:
+        del seed
+        held[0], _, seconds = system.advance(held[0], round(task["steps"] / system.steps), _never)
+        scores = system.evaluate(held[0], task["episodes"]).result(PATIENCE)
+        return {"seconds": seconds, "steps": task["steps"], "idle": 0, "return": float(scores.returns.mean())}
+
+    return Compiled(run, seconds + system.compile_seconds, {})
+
+
 def sbx(task: Task) -> Compiled:
     """DDPG or SAC of SBX, one update for each step.
 
-    The task: algorithm, environment (Gymnasium's name), hidden, batch, minimum, steps (of a measured run).
+    The task: algorithm, environment (Gymnasium's name), hidden, batch, minimum, steps (of a measured run), episodes (of
+    an evaluation after each; none by default).
     """
     import sbx as library  # type: ignore[import-not-found]
 
@@ -65,9 +85,26 @@ def sbx(task: Task) -> Compiled:
         del seed
         begin = time.perf_counter()
         model.learn(task["steps"], reset_num_timesteps=False)
-        return {"seconds": time.perf_counter() - begin, "steps": task["steps"], "idle": 0}
+        told = {"seconds": time.perf_counter() - begin, "steps": task["steps"], "idle": 0}
+        return told | ({"return": _played(model, task)} if task.get("episodes") else {})
 
     return Compiled(run, 0.0, {})
+
+
+def _played(model: Any, task: Task) -> float:
+    """The mean return of greedy episodes of SBX."""
+    import gymnasium
+
+    environment, total = gymnasium.make(task["environment"]), 0.0
+    for seed in range(task["episodes"]):
+        observation, _ = environment.reset(seed=seed)
+        ended = False
+        while not ended:
+            action, _ = model.predict(observation, deterministic=True)
+            observation, reward, *ends, _ = environment.step(action)
+            total, ended = total + float(reward), any(ends)
+    environment.close()
+    return total / task["episodes"]
 
 
 def rejax(task: Task) -> Compiled:
@@ -267,6 +304,7 @@ def _never() -> bool:
 KINDS: dict[str, Callable[[Task], Compiled]] = {
     "ours": ours,
     "updates": updates,
+    "taught": taught,
     "sbx": sbx,
     "rejax": rejax,
     "products": products,

@@ -3,14 +3,30 @@
 Peers: one environment, one update of critics and policy for each of its steps, at equal networks, batches and
 precision; SBX on the host, rejax compiled. Forms: updates of the critics a second while environments step, in one
 process, and in processes that never wait for one another; sizes: the same by width, layers and value processes (the
-paper's Fig. 4). Carriers: entries a second from who acts to who learns.
+paper's Fig. 4). Carriers: entries a second from who acts to who learns. Goal: seconds of learning until HalfCheetah
+runs.
 """
 
 import statistics
+import sys
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any
 
-from benchmarks.common import Outcome, Row, compete, finish, notes, outcome_row, parse, parser, short, table
+from benchmarks.common import (
+    Contestant,
+    Outcome,
+    Row,
+    compete,
+    finish,
+    notes,
+    outcome_row,
+    parse,
+    parser,
+    row,
+    short,
+    table,
+)
 
 MODULE = "benchmarks.split.contestants"
 BATCH, MINIMUM = 256, 500
@@ -33,6 +49,8 @@ SIZES: dict[str, dict[str, list[str]]] = {  # axis: what of it: words
     "layers": {str(layers): [f"agent.hidden={[256] * layers}"] for layers in (1, 2, 4)},
     "value processes": {str(number): [f"architecture.value_processes={number}"] for number in (1, 2)},
 }
+GOAL = 5000.0  # return of HalfCheetah
+TURN, TURNS, EPISODES = 10_000, 40, 5  # steps between evaluations, how many at most, and their episodes
 CARRIERS = ("in-process", "shm", "redis", "pipelines")
 ENTRIES = {"Pendulum": 64, "HalfCheetah": 256, "pixels": 28_288}  # bytes of a step
 
@@ -81,6 +99,7 @@ def _peers(args: Any) -> tuple[list[Row], Any]:
             beside = [outcomes.get(one) for one in (peer, "products")]
             shares = [f"{outcome.rate / one.rate:.2f}" if one else "-" for one in beside]
             shown.add_row(cell, name, short(outcome.rate), *shares)
+            notes.print(f"{cell}, {name}: {short(outcome.rate)}")
     return rows, shown
 
 
@@ -145,7 +164,45 @@ def _carriers(args: Any) -> tuple[list[Row], Any]:
     return rows, shown
 
 
-PARTS = {"peers": _peers, "forms": _forms, "sizes": _sizes, "carriers": _carriers}
+def _goal(args: Any) -> tuple[list[Row], Any]:
+    """SAC on HalfCheetah, in turns, until an evaluation says that the goal is reached."""
+    columns = ("", "seconds of learning", "steps", "return")
+    rows, shown = [], table(f"HalfCheetah to {GOAL:g}", *columns)
+    turn, turns = (300, 1) if args.quick else (TURN, TURNS)
+    about = {"module": MODULE, "steps": turn, "episodes": 1 if args.quick else EPISODES}
+    words = ["sac", "gym:HalfCheetah-v5", f"agent.hidden={HOST}", "agent.minimum=10_000", "architecture.envs=1"]
+    tasks: dict[str, dict[str, Any]] = {
+        f"ours, {on}": about | {"kind": "taught", "on": on, "words": words} for on in ("sebulba", "split")
+    }
+    if args.sbx:
+        peer = {"kind": "sbx", "algorithm": "sac", "environment": "HalfCheetah-v5", "hidden": HOST, "batch": BATCH}
+        tasks["sbx"] = about | peer | {"minimum": 10_000}
+    with ExitStack() as stack:
+        running = {
+            name: stack.enter_context(Contestant(task, args.sbx if name == "sbx" else sys.executable))
+            for name, task in tasks.items()
+        }
+        ready = {name: one.ready() for name, one in running.items()}
+        runs: dict[str, list[dict[str, Any]]] = {name: [] for name in tasks}
+        for i in range(turns):
+            for name, one in running.items():
+                if not runs[name] or runs[name][-1]["return"] < GOAL:
+                    runs[name].append(one.go(i))
+                    notes.print(f"{name}: {runs[name][-1]['return']:.0f} after {(i + 1) * turn} steps")
+    for name, made in runs.items():
+        seconds, steps, last = (
+            sum(run["seconds"] for run in made),
+            sum(run["steps"] for run in made),
+            made[-1]["return"],
+        )
+        curve = [run["return"] for run in made]
+        more = {"reached": last >= GOAL, "env_steps": steps, "curve": curve, "versions": ready[name]["versions"]}
+        rows.append(row(args, "goal", name, [seconds], "seconds", **more))
+        shown.add_row(name, f"{seconds:.0f}", short(steps), f"{last:.0f}")
+    return rows, shown
+
+
+PARTS = {"peers": _peers, "forms": _forms, "sizes": _sizes, "carriers": _carriers, "goal": _goal}
 
 if __name__ == "__main__":
     main()

@@ -90,12 +90,22 @@ def _carriers() -> str:
     return table(["steps of", "bytes", *names], lines) + where(rows)
 
 
+def _goal() -> str:
+    rows = [row for row in rows_of("learning_speed") if row["cell"] == "goal"]
+    lines = [
+        [row["contestant"], f"{row['median']:.0f}{'' if row['reached'] else ' (not reached)'}", short(row["env_steps"]),
+         f"{row['curve'][-1]:.0f}"] for row in rows
+    ]  # fmt: skip
+    return table(["", "seconds of learning", "environment steps", "return"], lines) + where(rows)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     **{experiment(group): partial(_axis, group) for group in ASKED},
     "split-peers": _peers,
     "split-forms": _forms,
     "split-sizes": _sizes,
     "split-carriers": _carriers,
+    "split-goal": _goal,
     "split-drills": partial(drills, "split_drills"),
     "redis-drills": partial(drills, "redis_drills"),
 }
