@@ -30,10 +30,10 @@ USUAL = {
 }  # fmt: skip
 BATCHES = [64, 256, 1024, 4096, 8192]
 ASKED: dict[str, tuple[str, list[Any]]] = {
-    "value batch": ("agent.value_batch", BATCHES),
-    "equal time": ("agent.value_batch", BATCHES),
-    "policy batch": ("agent.policy_batch", [64, 512, 4096]),
-    "value updates": ("agent.value_updates", [1.0, 2.0, 4.0, 8.0]),
+    "value-batch": ("agent.value_batch", BATCHES),
+    "equal-time": ("agent.value_batch", BATCHES),
+    "policy-batch": ("agent.policy_batch", [64, 512, 4096]),
+    "value-updates": ("agent.value_updates", [1.0, 2.0, 4.0, 8.0]),
     "environments": ("architecture.environments", [1, 2, 4]),
     "carrier": ("--on", ["synchronous", "sebulba", "shm", "redis"]),
 }
@@ -76,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> list[Row]:
 def _measure(args: argparse.Namespace, axis: str, key: str, value: Any) -> Row:
     """The runs of one choice, over its seeds."""
     choice = USUAL | ({key: value} if key in USUAL else {})
-    timed = axis == "equal time"
+    timed = axis == "equal-time"
     results, told, folders = [], [], []
     for seed in range(args.rounds):
         name = "-".join(str(x) for x in choice.values()) + (f"-{value}" if key == "--on" else "-shm")

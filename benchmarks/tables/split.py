@@ -27,16 +27,16 @@ def _axis(group: str) -> str:
         for row in rows
     ]
     head = [
-        group, "return, mean (and range)", "diverged", "value loss", "its variance in a batch",
+        group.replace("-", " "), "return, mean (and range)", "diverged", "value loss", "its variance in a batch",
         "standard error of a batch's", "policy loss", "value updates/s", "environment steps", "seconds",
     ]  # fmt: skip
-    picture = f"\n\n![{group}](curves/{experiment(group)}.png)" if rows else ""
+    picture = f"\n\n![{group.replace('-', ' ')}](curves/{experiment(group)}.png)" if rows else ""
     return table(head, lines) + where(rows) + picture
 
 
 def experiment(group: str) -> str:
     """The name of the table and of the picture of an axis."""
-    return f"experiment-{group.replace(' ', '-')}"
+    return f"experiment-{group}"
 
 
 def _peers() -> str:
