@@ -376,19 +376,19 @@ def test_a_new_life_begins_its_windows_anew():
 
 @settings(max_examples=50, deadline=None)
 @given(
-    st.lists(st.tuples(st.integers(-1, 99), st.floats(0, 100, width=32)), min_size=1, max_size=40),
+    st.lists(st.tuples(st.integers(-1, 2999), st.floats(0, 100, width=32)), min_size=1, max_size=40),
     st.lists(st.floats(0, 1, exclude_max=True, width=32), min_size=1, max_size=8),
 )
 def test_a_sum_tree_is_a_list_of_weights(changes, shares):
-    plain, tree, twin = np.zeros(100, np.float32), sums.zeros(100), Weights(100)
+    plain, tree, twin = np.zeros(3000, np.float32), sums.zeros(3000), Weights(3000)
     for place, weight in changes:
         if place >= 0:
             plain[place] = weight
             twin.put(np.array([place]), weight)
         tree = sums.put(tree, jnp.array([place]), jnp.array([weight]))
-    np.testing.assert_array_equal(sums.at(tree, jnp.arange(100)), plain)
+    np.testing.assert_array_equal(sums.at(tree, jnp.arange(3000)), plain)
     np.testing.assert_allclose(sums.total(tree), plain.sum(), rtol=1e-5)
-    np.testing.assert_array_equal(twin.at(np.arange(100)), plain)
+    np.testing.assert_array_equal(twin.at(np.arange(3000)), plain)
     for found in (
         [sums.find(tree, jnp.asarray(shares, jnp.float32)), twin.find(np.array(shares))] if plain.any() else []
     ):

@@ -186,7 +186,7 @@ def ring(experience: Experience, batch: int, capacity: int, rows: int, arriving:
 
     def _by_rank(priorities: sums.Sums, shares: Array, count: Array) -> tuple[Array, Array]:
         """Places drawn with probability (1 / rank)^alpha, rank 1 for the highest of `count` priorities, and theirs."""
-        weights = priorities.weights.reshape(-1)
+        weights = priorities.weights
         order = jnp.argsort(-weights)
         ends = jnp.cumsum(jnp.arange(1, len(weights) + 1, dtype=jnp.float32) ** -experience.priority_exponent)
         whole = ends[jnp.maximum(count - 1, 0)]

@@ -1,7 +1,7 @@
-"""Drawing in proportion to weights that change: a sum tree of two levels, wide enough for a vector unit.
+"""Drawing in proportion to weights that change: a sum tree whose nodes have as many children as a vector unit likes.
 
-A binary tree takes log2(n) steps one after the other; with about sqrt(n) blocks of sqrt(n) weights a draw is two short
-cumulative sums, and a change sums one block again, so that rounding errors never pile up.
+A binary tree takes log2(n) steps one after the other, and one sum over all weights touches all of them; here a draw is
+a few short cumulative sums, and a change sums a few short rows again, so that rounding errors never pile up.
 """
 
 from typing import NamedTuple
@@ -10,41 +10,54 @@ import jax.numpy as jnp
 
 from boonta.core.types import Array
 
+WIDTH = 32  # children of a node
+
 
 class Sums(NamedTuple):
-    """Weights float32 [blocks, width] of places 0, 1, ... row by row, and the sum of each block, float32 [blocks]."""
+    """A sum tree.
 
-    weights: Array
-    totals: Array
+    Attributes:
+        levels: float32 [rows, WIDTH] each: the weights of places 0, 1, ... row by row, then the sums of those rows, and
+            so on; the last has one row.
+    """
+
+    levels: tuple[Array, ...]
+
+    @property
+    def weights(self) -> Array:
+        """The weights of all places, float32 [places or more]."""
+        return self.levels[0].reshape(-1)
 
 
 def zeros(size: int) -> Sums:
     """Weights of 0 for at least `size` places."""
-    width = 1
-    while width * width < size:
-        width *= 2
-    blocks = -(-size // width)
-    return Sums(jnp.zeros((blocks, width), jnp.float32), jnp.zeros(blocks, jnp.float32))
+    levels = []
+    while not levels or size > 1:
+        size = -(-size // WIDTH)
+        levels.append(jnp.zeros((size, WIDTH), jnp.float32))
+    return Sums(tuple(levels))
 
 
 def put(sums: Sums, places: Array, weights: Array) -> Sums:
     """The weights [K] at these places, int32 [K]; places below 0 are passed over."""
-    width = sums.weights.shape[1]
-    blocks = jnp.where(places < 0, len(sums.totals), places // width)  # beyond the end: dropped
-    changed = sums.weights.at[blocks, places % width].set(weights, mode="drop")
-    totals = changed.at[blocks].get(mode="clip").sum(axis=1)
-    return Sums(changed, sums.totals.at[blocks].set(totals, mode="drop"))
+    changed, at, values = [], jnp.where(places < 0, sums.weights.size, places), weights  # beyond the end: dropped
+    for level in sums.levels:
+        level = level.at[at // WIDTH, at % WIDTH].set(values, mode="drop")
+        at = at // WIDTH
+        values = level.at[at].get(mode="clip").sum(axis=1)
+        at = jnp.where(places < 0, level.size, at)
+        changed.append(level)
+    return Sums(tuple(changed))
 
 
 def at(sums: Sums, places: Array) -> Array:
     """The weights float32 [K] at these places, int32 [K]."""
-    width = sums.weights.shape[1]
-    return sums.weights[places // width, places % width]
+    return sums.levels[0][places // WIDTH, places % WIDTH]
 
 
 def total(sums: Sums) -> Array:
     """The sum of all weights, float32 []."""
-    return jnp.sum(sums.totals)
+    return jnp.sum(sums.levels[-1])
 
 
 def find(sums: Sums, shares: Array) -> Array:
@@ -52,16 +65,13 @@ def find(sums: Sums, shares: Array) -> Array:
 
     A place whose weight is 0 is never found, if there is another.
     """
-    ends = jnp.cumsum(sums.totals)
-    wanted = shares * ends[-1]
-    block = _within(ends, sums.totals, wanted)
-    weights = sums.weights[block]
-    left = wanted - (ends - sums.totals)[block]
-    return block * sums.weights.shape[1] + _within(jnp.cumsum(weights, axis=-1), weights, left)
-
-
-def _within(ends: Array, weights: Array, wanted: Array) -> Array:
-    """The first index whose end [..., n] is beyond `wanted` [K]; rounding is kept from choosing a weight of 0."""
-    beyond = (ends > wanted[:, None]) & (weights > 0)
-    last = weights.shape[-1] - 1 - jnp.argmax(jnp.flip(weights > 0, -1), -1)
-    return jnp.where(beyond.any(-1), jnp.argmax(beyond, -1), last).astype(jnp.int32)
+    row, left = jnp.zeros(shares.shape, jnp.int32), shares * total(sums)
+    for level in reversed(sums.levels):
+        weights = level[row]
+        ends = jnp.cumsum(weights, axis=-1)
+        beyond = (ends > left[:, None]) & (weights > 0)
+        last = WIDTH - 1 - jnp.argmax(jnp.flip(weights > 0, -1), -1)  # rounding must not choose a weight of 0
+        child = jnp.where(beyond.any(-1), jnp.argmax(beyond, -1), last).astype(jnp.int32)
+        left -= jnp.take_along_axis(ends - weights, child[:, None], 1)[:, 0]
+        row = row * WIDTH + child
+    return row
