@@ -177,7 +177,10 @@ class Threads:
         read = {name: state.params[name] for name in self.unit.actor.reads}
         here = jax.tree.map(lambda x: x.addressable_data(0), read)
         version = np.asarray(state.updates)  # the next update takes the array over
-        latest = {device: (jax.device_put(here, device), version) for device in self.plan.actors}
+        at = jax.tree.leaves(here)[0].device  # who acts where it lies has it without a call for each array
+        latest = {
+            device: (here if device == at else jax.device_put(here, device), version) for device in self.plan.actors
+        }
         with self._changed:
             self._latest, self._learned = latest, learned
             self._changed.notify_all()
