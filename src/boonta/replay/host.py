@@ -242,6 +242,8 @@ class HostReplay:
             if (found.shape[1:], found.dtype) != (mine.shape[1:], mine.dtype) or len(found) > len(mine):
                 raise ValueError(f"{name} is {found.dtype}{list(found.shape)}, not {mine.dtype}{list(mine.shape)}")
             mine[: len(found)] = found
+        if (there := len(arrays["weights"])) != (wanted := len(self._weights.all())):
+            raise ValueError(f"weights are of {there} windows, not {wanted}")
         with self._lock:
             self._generation[:], self._chain[:] = arrays["generation"], arrays["chain"]
             self._weights.put(np.arange(len(arrays["weights"])), arrays["weights"])
