@@ -40,13 +40,13 @@ def zeros(size: int) -> Sums:
 
 def put(sums: Sums, places: Array, weights: Array) -> Sums:
     """The weights [K] at these places, int32 [K]; places below 0 are passed over."""
-    changed, at, values = [], jnp.where(places < 0, sums.weights.size, places), weights  # beyond the end: dropped
+    changed, there, values = [], places, weights
     for level in sums.levels:
-        level = level.at[at // WIDTH, at % WIDTH].set(values, mode="drop")
-        at = at // WIDTH
-        values = level.at[at].get(mode="clip").sum(axis=1)
-        at = jnp.where(places < 0, level.size, at)
+        there = jnp.where(places < 0, level.size, there)  # beyond the end: dropped
+        rows = there // WIDTH
+        level = level.at[rows, there % WIDTH].set(values, mode="drop")
         changed.append(level)
+        there, values = rows, level.at[rows].get(mode="clip").sum(axis=1)
     return Sums(tuple(changed))
 
 
