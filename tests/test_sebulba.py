@@ -235,10 +235,10 @@ def test_spans_are_summed_by_thread_and_drawn():
     threads.stop()
     sums = trace.sums()
     assert sums["actor 0"]["act"] > 0
-    assert {"wait for experience", "learn", "publish"} <= sums["MainThread"].keys()
+    assert {"wait for experience", "learn", "publish"} <= sums["learner"].keys()
     events = json.loads(trace.timeline())["traceEvents"]
     names = {event["args"]["name"] for event in events if event["ph"] == "M"}
-    assert {"actor 0", "actor 1", "MainThread"} <= names
+    assert {"actor 0", "actor 1", "learner"} <= names
     assert all(event["dur"] >= 0 for event in events if event["ph"] == "X")
 
 

@@ -57,7 +57,7 @@ def draw(trace: dict[str, Any], seconds: float, out: Path) -> None:
                 axes.broken_barh(
                     bars, (row - 0.35, 0.7), facecolors=colour, edgecolor="white", linewidth=0.3, label=name
                 )
-    axes.set_yticks(range(len(threads)), ["learner" if names[t] == "MainThread" else names[t] for t in threads])
+    axes.set_yticks(range(len(threads)), [names[t] for t in threads])
     axes.set_xlim(0, seconds * 1e3)
     axes.set_xlabel("milliseconds")
     for side in ("top", "right", "left"):

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
-from boonta.architectures.learning import Stored, fused, initial, repeat
+from boonta.architectures.learning import Stored, fused, gathered, initial, repeat, spread
 from boonta.core import acting, devices, episodes, health, random
 from boonta.core.agent import Agent, check
 from boonta.core.environment import Environment
@@ -85,7 +85,7 @@ def make(agent: Agent, environment: Environment, envs: int, shards: int = 1) -> 
         begin = jax.vmap(lambda i: acting.begin(agent, environment, params, i, envs, streams.actors))
         zero = jnp.zeros((), jnp.int32)
         actors = begin(index)
-        replays = jax.tree.map(lambda x: x[None], learning.lasting(piece(params, actors)))
+        replays = spread(learning.lasting(piece(params, actors)))
         return State(params, learners, actors, replays, streams.updates, zero, zero)
 
     def unrolled(params: Params, actors: acting.Actor, version: Array | int) -> tuple[acting.Actor, Trajectory, Any]:
@@ -98,7 +98,8 @@ def make(agent: Agent, environment: Environment, envs: int, shards: int = 1) -> 
 
     def collect(state: State) -> tuple[Stored, acting.Actor, episodes.Finished, PyTree]:
         """Unroll into each learner's replay."""
-        lasting = jax.tree.map(lambda x: x[0], state.replays)
+        one_piece = piece(state.params, state.actors)
+        lasting = gathered(state.replays, jax.eval_shape(learning.lasting, one_piece))
 
         def one(carry: tuple[PyTree, acting.Actor], _: None) -> tuple[tuple[PyTree, acting.Actor], Any]:
             stored, actors = carry
@@ -107,7 +108,7 @@ def make(agent: Agent, environment: Environment, envs: int, shards: int = 1) -> 
             observed = {"observation": trajectories.timesteps.observation, "reward": trajectories.timesteps.reward}
             return (stored, actors), (finished, health.first_bad(observed))
 
-        start = (lasting | learning.passing(piece(state.params, state.actors)), state.actors)
+        start = (lasting | learning.passing(one_piece), state.actors)
         (stored, actors), (finished, bad) = repeat(one, start, learning.rounds)
         return stored, actors, episodes.merge(finished), health.earliest(bad)
 
@@ -120,7 +121,7 @@ def make(agent: Agent, environment: Environment, envs: int, shards: int = 1) -> 
         bad = jnp.where(bad > 0, bad, jnp.where(worse > 0, worse + len(observed_names), 0))
         metrics = learned.metrics | episodes.merge(devices.gather(finished))._asdict()
         metrics |= {"health": health.everywhere(bad), "made": learned.updates, "policy_lag_mean": learned.lag}
-        replays = jax.tree.map(lambda x: x[None], {name: learned.stored[name] for name in state.replays})
+        replays = spread({name: learned.stored[name] for name in state.replays})
         updates = state.updates + learned.updates
         return State(learned.params, learned.states, actors, replays, key, updates, state.iterations + 1), metrics
 

@@ -10,7 +10,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from boonta.architectures.learning import Learning, Stored, initial
+from boonta.architectures.learning import Learning, Stored, gathered, initial, spread
 from boonta.core import acting, devices, health
 from boonta.core.agent import Agent, Experience
 from boonta.core.trees import batch_size
@@ -65,13 +65,14 @@ def halves(agent: Agent, learning: Learning, piece: Callable[[Params], Trajector
         streams = acting.streams(key)
         params, learners = initial(agent, streams.params, settings)
         zero = jnp.zeros((), jnp.int32)
-        replays = jax.tree.map(lambda x: x[None], learning.lasting(piece(params)))
+        replays = spread(learning.lasting(piece(params)))
         return State(params, learners, replays, streams.updates, zero, zero)
 
     def update(state: State, batches: list[Trajectory]) -> tuple[State, dict[str, Array]]:
         """One iteration of learning, on this device's share of the batches."""
         example = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), batches[0])
-        stored = jax.tree.map(lambda x: x[0], state.replays) | learning.passing(example)
+        lasting = jax.eval_shape(learning.lasting, example)
+        stored = gathered(state.replays, lasting) | learning.passing(example)
         for batch in batches:
             stored = learning.insert(state.params, stored, batch)
         key, update_key = jax.random.split(state.key)
@@ -84,7 +85,7 @@ def halves(agent: Agent, learning: Learning, piece: Callable[[Params], Trajector
             "policy_lag_mean": devices.average(learned.lag),
             "policy_lag_max": -devices.lowest(-learned.lag_max),
         }
-        replays = jax.tree.map(lambda x: x[None], {name: learned.stored[name] for name in state.replays})
+        replays = spread({name: learned.stored[name] for name in state.replays})
         updates = state.updates + learned.updates
         return State(learned.params, learned.states, replays, key, updates, state.iterations + 1), metrics
 
@@ -114,6 +115,11 @@ def updater(half: Halves, mesh: Mesh) -> Any:
 
 def shipper(mesh: Mesh) -> Callable[[Trajectory], Trajectory]:
     """Trajectory [E, ...] on an actor device -> the same over all learner devices, one shard straight to each."""
+    if mesh.devices.size == 1:  # an array that lies there already is left as it is, without a call for each
+        (only,) = mesh.devices.flat
+        return lambda trajectory: (
+            trajectory if jax.tree.leaves(trajectory)[0].device == only else jax.device_put(trajectory, only)
+        )
     local = [device for device in mesh.devices.flat if device.process_index == jax.process_index()]
     sharding = NamedSharding(mesh, P(devices.LEARNERS))
 

@@ -65,6 +65,19 @@ class Learned(NamedTuple):
     lag_max: Array
 
 
+def spread(stored: Stored) -> Stored:
+    """A device's replays so that they can lie beside those of others: numbers [] as [1], arrays [n, ...] as they are.
+
+    An axis of devices before all others would make XLA copy a replay whole in every update.
+    """
+    return jax.tree.map(lambda x: x[None] if x.ndim == 0 else x, stored)
+
+
+def gathered(stored: Stored, like: Stored) -> Stored:
+    """What `spread` was given, from what it gave; `like` has the shapes."""
+    return jax.tree.map(lambda x, shape: x.reshape(shape.shape), stored, like)
+
+
 class _Share(NamedTuple):
     """A learner's part of an iteration: its replay, how often it learns from how many pieces, and what is renewed."""
 

@@ -1,4 +1,8 @@
-"""What moves in Sebulba: actor threads, their queues, and the learner that takes from them and publishes."""
+"""What moves in Sebulba: actor threads, their queues, and the learner that takes from them and publishes.
+
+Whoever iterates sets the learner devices going, and may do so again before they are done, as far as the lag lets actors
+go on; a thread sees each update through and publishes it at once.
+"""
 
 import queue
 import threading
@@ -73,7 +77,7 @@ class Item(NamedTuple):
 
 
 class Threads:
-    """Actor threads, and the learner's side of their queues.
+    """Actor threads, the learner's side of their queues, and the thread that publishes.
 
     Args:
         unit: Sebulba.
@@ -97,7 +101,9 @@ class Threads:
         self._acting: dict[Any, Acting] = {}
         self._threads: list[threading.Thread] = []
         self._latest: dict[Any, tuple[Params, np.ndarray]] = {}
-        self._learned = 0  # iterations that the parameters in `_latest` stand for, counted from `start`
+        self._updating: queue.SimpleQueue[tuple[Params, dict[str, Array]]] = queue.SimpleQueue()
+        self._begun = 0  # iterations, counted from `start`
+        self._learned = 0  # of them, those that the parameters in `_latest` stand for
         self._taken = 0
         self._made = [0] * len(self.placed)
         self._failure: str | None = None
@@ -129,32 +135,32 @@ class Threads:
 
     def start(self, state: State, life: int = 0) -> None:
         """Set the actors going with these parameters, their environments in this life."""
-        self._publish(state, 0)
+        self._publish(state.params, int(state.updates), 0)
+        self._threads = [threading.Thread(target=self._see_through, name="learner", daemon=True)]
         for which in range(len(self.placed)):
-            thread = threading.Thread(target=self._act, args=(which, life), name=f"actor {which}", daemon=True)
-            self._threads.append(thread)
+            self._threads.append(
+                threading.Thread(target=self._act, args=(which, life), name=f"actor {which}", daemon=True)
+            )
+        for thread in self._threads:
             thread.start()
 
     def iterate(self, state: State) -> tuple[State, dict[str, Array], list[Told]]:
-        """Take what one iteration needs, learn from it, and publish. The state given is used up.
+        """Take what one iteration needs and set the devices learning from it. The state given is used up.
 
         Raises:
-            Failed: an actor thread died, or nothing came in time.
+            Failed: a thread died, or nothing came in time.
         """
-        with self.trace.span("wait for experience"):
-            items = [self._take() for _ in range(self.unit.learning.rounds)]
-        with self.trace.span("learn"):
-            state, metrics = self._update(state.params, tuple(state[1:]), [item.trajectory for item in items])
-            jax.block_until_ready(metrics)
-        with self.trace.span("publish"):
-            self._publish(state, self._learned + 1)
+        items = [self._take() for _ in range(self.unit.learning.rounds)]
+        state, metrics = self._update(state.params, tuple(state[1:]), [item.trajectory for item in items])
+        self._begun += 1
+        self._updating.put((state.params, metrics))
         return state, metrics, [item.told for item in items]
 
     def check(self) -> None:
         """Look after the actors, for whoever does not wait for them.
 
         Raises:
-            Failed: one of them died.
+            Failed: a thread died.
         """
         if self._failure:
             raise Failed(self._failure)
@@ -172,14 +178,31 @@ class Threads:
         for thread in self._threads:
             thread.join(max(deadline - time.monotonic(), 0.0))
 
-    def _publish(self, state: State, learned: int) -> None:
+    def _see_through(self) -> None:
+        """What the learner's thread does: wait for every update, and publish."""
+        version = int(next(iter(self._latest.values()))[1])
+        try:
+            while not self._stopping:
+                try:
+                    with self.trace.span("wait for experience"):
+                        params, metrics = self._updating.get(timeout=0.2)
+                except queue.Empty:
+                    continue
+                with self.trace.span("learn"):
+                    version += int(metrics["made"])  # waits for it
+                with self.trace.span("publish"):
+                    self._publish(params, version, self._learned + 1)
+        except BaseException as error:
+            self._fail("the learner", error)
+
+    def _publish(self, params: Params, version: int, learned: int) -> None:
         """Parameters device to device; actors pick them up before their next step."""
-        read = {name: state.params[name] for name in self.unit.actor.reads}
+        read = {name: params[name] for name in self.unit.actor.reads}
         here = jax.tree.map(lambda x: x.addressable_data(0), read)
-        version = np.asarray(state.updates)  # the next update takes the array over
         at = jax.tree.leaves(here)[0].device  # who acts where it lies has it without a call for each array
         latest = {
-            device: (here if device == at else jax.device_put(here, device), version) for device in self.plan.actors
+            device: (here if device == at else jax.device_put(here, device), np.asarray(version, np.int32))
+            for device in self.plan.actors
         }
         with self._changed:
             self._latest, self._learned = latest, learned
@@ -191,7 +214,8 @@ class Threads:
         spent, since = self.budget.spent, time.monotonic()
         while time.monotonic() < since + self.plan.timeout:
             self.check()
-            if self.budget.spent > spent:  # environments that are made anew have all the time again
+            if self.budget.spent > spent or self._learned < self._begun:
+                # Environments that are made anew have all the time again, as have actors that wait for an update.
                 spent, since = self.budget.spent, time.monotonic()
             try:
                 item = self.queues[which].get(timeout=0.2)
@@ -219,8 +243,11 @@ class Threads:
                     self.budget.spend(f"actor {which}", error)
                     life += 1
         except BaseException as error:
-            (*_, last) = str(error).strip().splitlines() or [type(error).__name__]
-            self._failure = f"actor {which} died: {last}\n{traceback.format_exc()}"
+            self._fail(f"actor {which}", error)
+
+    def _fail(self, who: str, error: BaseException) -> None:
+        (*_, last) = str(error).strip().splitlines() or [type(error).__name__]
+        self._failure = f"{who} died: {last}\n{traceback.format_exc()}"
 
     def _live(self, which: int, life: int) -> None:
         """One life of a thread's environments."""

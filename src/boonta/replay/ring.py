@@ -93,7 +93,6 @@ def ring(experience: Experience, batch: int, capacity: int, rows: int, arriving:
         generation = state.generation.at[at].add(1)
         gone = (at[:, None] * each + jnp.arange(each)).reshape(-1)
         count = state.count - jnp.sum(sums.at(state.priorities, gone) > 0, dtype=jnp.int32)
-        priorities = sums.put(state.priorities, gone, jnp.zeros(n * each))
         origin = trajectories.origin
         row = origin.environment
         here = jnp.stack([origin.life, origin.step], axis=1)
@@ -104,7 +103,11 @@ def ring(experience: Experience, batch: int, capacity: int, rows: int, arriving:
         chain = state.chain.at[jnp.where(begin < 0, places, begin)].set(tail, mode="drop")
         complete = begin[:, None] * each + jnp.arange(each)
         complete = jnp.where(begin[:, None] < 0, -1, complete).reshape(-1).astype(jnp.int32)
-        priorities = sums.put(priorities, complete, jnp.full(n * each, _raised(state.highest)))
+        # In one change, as between two XLA copies all weights; a window of a single piece takes the place of what goes.
+        changed, weights = complete, jnp.full(n * each, _raised(state.highest))
+        if sizes.pieces > 1:
+            changed, weights = jnp.concatenate([gone, complete]), jnp.concatenate([jnp.zeros(n * each), weights])
+        priorities = sums.put(state.priorities, changed, weights)
         state = State(
             pieces,
             generation,

@@ -153,6 +153,7 @@ class Sebulba(Hosted):
             self._loop(once, iterations, asked)
         except sebulba_threads.Failed as error:
             raise Failed(str(error)) from error
+        jax.block_until_ready(state.updates)
         elapsed = time.perf_counter() - clock
         self._slow_down(len(made), elapsed)
         same = self._idle(elapsed) | {"restarts": float(agreement.total(threads.budget.spent))}
@@ -160,7 +161,7 @@ class Sebulba(Hosted):
 
     def _idle(self, elapsed: float) -> dict[str, float]:
         """What share of their time threads spent on what since the last call, actors in the mean, and devices idle."""
-        shares = self._shares(self.trace, {"actor": "actor", "MainThread": "learner"})
+        shares = self._shares(self.trace, {"actor": "actor", "learner": "learner"})
         # Threads that wait for one another on a device count as busy, so this is the least that it was idle.
         busy = {
             "actor": self._spent.get("time/actor/act", 0.0) / len(self.plan.actors),
