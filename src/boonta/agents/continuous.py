@@ -18,7 +18,6 @@ from boonta.agents.common import RewardSettings, include, normalized, shape_rewa
 from boonta.agents.values import normalized_weights
 from boonta.core.agent import Agent, Experience, Learner
 from boonta.core.devices import average
-from boonta.core.flat import ravel
 from boonta.core.settings import setting, traced
 from boonta.core.spec import Spec
 from boonta.core.types import Action, Array, Extras, Feedback, Key, Memory, Params, PyTree, Sample, TimeStep, Trajectory
@@ -207,7 +206,7 @@ def _value(parts: Parts, rules: Rules, policy_groups: tuple[str, ...]) -> Learne
 
     def init(params: Params) -> ValueState:
         critics, policy = jax.tree.map(jnp.copy, (params["critics"], params["policy"]))
-        return ValueState(transform().init(ravel(critics)[0]), critics, policy)
+        return ValueState(transform().init(critics), critics, policy)
 
     def loss(critics: PyTree, seen: PyTree, action: Array, atoms: Array, probabilities: Array, scale: Array) -> Any:
         outputs = nets.critics(critics, seen, action)  # [C, B, O]
@@ -244,10 +243,9 @@ def _value(parts: Parts, rules: Rules, policy_groups: tuple[str, ...]) -> Learne
             "value/target": jnp.mean(wanted * mask) / share,
         }
         # Processes that share a batch may have read policies of different versions; what they keep of them is one.
-        grads, metrics, policy = average((ravel(grads)[0], metrics, params["policy"]))
-        flat, unravel = ravel(params["critics"])
-        steps, moments = transform(hyper).update(grads, state.optimizer, flat)
-        critics = unravel(flat + steps)  # type: ignore[operator]
+        grads, metrics, policy = average((grads, metrics, params["policy"]))
+        steps, moments = transform(hyper).update(grads, state.optimizer)
+        critics = optax.apply_updates(params["critics"], steps)
         rate = hyper["target_rate"]
         targets = jax.tree.map(
             lambda old, new: old + rate * (new - old), (state.critics, state.policy), (critics, policy)
@@ -267,7 +265,7 @@ def _policy(parts: Parts, rules: Rules, groups: tuple[str, ...]) -> Learner:
         return optimizer(settings.policy_optimizer, rate, limit, settings.epsilon)
 
     def init(params: Params) -> optax.OptState:
-        return transform().init(ravel({name: params[name] for name in rules.owned})[0])
+        return transform().init({name: params[name] for name in rules.owned})
 
     def update(
         state: optax.OptState, params: Params, sample: Sample, key: Key
@@ -277,10 +275,9 @@ def _policy(parts: Parts, rules: Rules, groups: tuple[str, ...]) -> Learner:
         moving = {name: params[name] for name in rules.owned}
         seen = parts.see(params, first)
         grads, metrics = jax.grad(rules.objective, has_aux=True)(moving, params, seen, key)
-        grads, metrics = average((ravel(grads)[0], metrics))
-        flat, unravel = ravel(moving)
-        steps, moments = transform(hyper).update(grads, state, flat)
-        owned = unravel(flat + steps) | {"begun": jnp.float32(1.0)}  # type: ignore[operator]
+        grads, metrics = average((grads, metrics))
+        steps, moments = transform(hyper).update(grads, state)
+        owned = optax.apply_updates(moving, steps) | {"begun": jnp.float32(1.0)}
         if settings.normalize_observations:
             owned["normalizer"] = include(params["normalizer"], sample.trajectory)
         return moments, owned, Feedback(metrics)
