@@ -83,16 +83,24 @@ def _peers(args: Any) -> tuple[list[Row], Any]:
             words.append("agent.activation=silu")  # rejax' own
         task = {"module": MODULE, "algorithm": algorithm, "batch": BATCH, "minimum": MINIMUM, "hidden": hidden}
         peer, python = ("sbx", args.sbx) if host else ("rejax", args.rejax)
-        on = "sebulba" if host else "anakin"
+        by_eights = ["agent.unroll=8", f"agent.minimum={-(-MINIMUM // 8) * 8}"]
+        one = {"module": MODULE, "kind": "ours", "on": "sebulba" if host else "anakin", "words": words}
+        one |= {"iterations": steps}
         tasks: dict[str, dict[str, Any]] = {
-            "ours": {"module": MODULE, "kind": "ours", "on": on, "words": words, "iterations": steps},
+            "ours": one | {"words": [*words, *by_eights], "iterations": steps // 8},
+            "ours, step by step": one,
             "products": task | {"kind": "products", "observation": observation, "action": action, "steps": steps},
         }
         if host:
-            tasks["ours, synchronous"] = tasks["ours"] | {"words": [*words, "architecture.lag=0"]}
+            tasks["ours, step by step, synchronous"] = one | {"words": [*words, "architecture.lag=0"]}
+        pythons = {}
         if python:
             tasks[peer] = task | {"kind": peer, "environment": theirs, "steps": steps}
-        outcomes = compete(tasks, args.rounds, {peer: python or ""})
+            pythons[peer] = python
+            if host:
+                tasks[eights := f"{peer}, by eights"] = tasks[peer] | {"together": 8}
+                pythons[eights] = python
+        outcomes = compete(tasks, args.rounds, pythons)
         of = {name: outcomes["ours"].rate / outcome.rate for name, outcome in outcomes.items()}
         rows += [outcome_row(args, cell, name, outcome, ours_of=of) for name, outcome in outcomes.items()]
         for name, outcome in outcomes.items():
