@@ -2,6 +2,7 @@
 
 import gc
 import json
+import re
 import threading
 import time
 import weakref
@@ -124,7 +125,7 @@ def test_no_thread_outlives_a_run():
     threads.start(state)
     threads.iterate(state)
     threads.stop()
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("actor")]
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith(("actor", "learner"))]
 
 
 def once(life, steps):
@@ -194,6 +195,35 @@ def test_a_bug_in_acting_ends_the_run():
     with pytest.raises(Failed, match="a bug"):
         threads.check()
     threads.stop()
+
+
+def test_a_failing_update_ends_the_run():
+    threads, state = threads_of()
+    update = threads._update
+    threads._update = lambda *args: (update(*args)[0], {})  # what it made is asked for, and is not there
+    threads.start(state)
+    with pytest.raises(Failed, match="the learner died"):
+        for _ in range(3):
+            state, _, _ = threads.iterate(state)
+    threads.stop()
+
+
+def test_actors_that_wait_for_an_update_are_not_silent():
+    threads, state = threads_of(lag=0, timeout=2.0)
+    publish = threads._publish
+
+    def late(*args):
+        time.sleep(3.0)
+        publish(*args)
+
+    threads.start(state)
+    threads._publish = late
+    try:
+        for _ in range(2):
+            state, metrics, _ = threads.iterate(state)
+        assert metrics["policy_lag_max"] == 0
+    finally:
+        threads.stop()
 
 
 def always(life, steps):
@@ -425,5 +455,22 @@ def test_replay_knows_the_environments_of_all_threads():
         pieces = int(jax.device_get(replay.written)[0])
         assert len(made["health"][0]) == 8 and pieces >= 4 * 8
         assert int(jax.device_get(replay.count)[0]) == 4 * (pieces - 8)  # the last piece of each waits for another
+    finally:
+        system.close()
+
+
+def test_an_update_copies_no_replay():
+    settings = ["agent.minimum=10", "agent.hidden=8", "agent.capacity=10000"]
+    resolved = config.resolve(
+        "ddpg", "boonta:probe-reach", "sebulba", "none", assignments=[*settings, "architecture.envs=1"],
+        run={"steps": 10**6},
+    )  # fmt: skip
+    system = systems.build(resolved)
+    try:
+        state, *_ = system.advance(system.start(), 1, lambda: False)
+        (replay,) = state.replays.values()
+        places = replay.generation.shape[0]
+        copies = re.findall(r"= (\w+\[[\d,]*\])\S* copy\(", system.threads._update.as_text())
+        assert copies and not [shape for shape in copies if str(places) in shape]
     finally:
         system.close()

@@ -25,7 +25,7 @@ class State(NamedTuple):
     Attributes:
         params: the agent's groups.
         learners: each learner's private state, by name.
-        replays: what learners have to learn from besides an iteration's own experience, [devices, ...], by name.
+        replays: what learners have to learn from besides an iteration's own experience, by name, `learning.spread`.
         key: random stream of the updates.
         updates: int32, updates made: the version of the parameters.
         iterations: int32, iterations made.

@@ -137,10 +137,10 @@ class Threads:
         """Set the actors going with these parameters, their environments in this life."""
         self._publish(state.params, int(state.updates), 0)
         self._threads = [threading.Thread(target=self._see_through, name="learner", daemon=True)]
-        for which in range(len(self.placed)):
-            self._threads.append(
-                threading.Thread(target=self._act, args=(which, life), name=f"actor {which}", daemon=True)
-            )
+        self._threads += [
+            threading.Thread(target=self._act, args=(which, life), name=f"actor {which}", daemon=True)
+            for which in range(len(self.placed))
+        ]
         for thread in self._threads:
             thread.start()
 

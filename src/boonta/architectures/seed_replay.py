@@ -168,7 +168,7 @@ class Feeder:
             sample = self.replay.sample()
         with self.trace.span("place"):
             # Each host's own samples are its part of the whole.
-            placed = jax.tree.map(lambda x: jax.make_array_from_process_local_data(self._sharding, x), sample)
+            placed = devices.placed(sample, self._sharding)
         while not self._stopping:
             try:
                 self._drawn.put(Drawn(placed, sample.ids), timeout=CHECK)

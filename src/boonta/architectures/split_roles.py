@@ -211,7 +211,7 @@ class Learning(Moving):
 
     def _placed(self, tree: PyTree) -> PyTree:
         """The same on all devices, of all processes."""
-        return jax.tree.map(lambda x: jax.make_array_from_process_local_data(self._everywhere, np.asarray(x)), tree)
+        return devices.placed(tree, self._everywhere)
 
     def run(self) -> None:
         """Until the driver ends it."""
@@ -268,7 +268,7 @@ class Learning(Moving):
         if self.rank == 0:
             self.exchange.put(f"next/{self.name}", self.updates + 1)
         drawn = self.replay.sample()
-        sample = jax.tree.map(lambda x: jax.make_array_from_process_local_data(self._sharding, x), drawn)
+        sample = devices.placed(drawn, self._sharding)
         self.state, metrics, priorities = self._update(self.state.params, tuple(self.state[1:]), sample)
         self.updates += 1
         if priorities is not None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import AxisType, Mesh
+from jax.sharding import AxisType, Mesh, NamedSharding
 
 from boonta.core.flat import ravel
 from boonta.core.types import Array, PyTree
@@ -52,6 +52,14 @@ def count() -> int:
 def rank() -> Array | int:
     """Which of the learner devices this is, from 0."""
     return jax.lax.axis_index(LEARNERS) if count() > 1 else 0
+
+
+def placed(tree: PyTree, sharding: NamedSharding) -> PyTree:
+    """Arrays of this host on the devices: its part of those that are sharded, or the whole of those that are not."""
+    if len(sharding.device_set) == 1:  # in one call, not one for each array
+        (only,) = sharding.device_set
+        return jax.device_put(tree, only)
+    return jax.tree.map(lambda x: jax.make_array_from_process_local_data(sharding, np.asarray(x)), tree)
 
 
 def mesh(devices: list[Any], population: int = 1) -> Mesh:
