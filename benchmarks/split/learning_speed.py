@@ -143,7 +143,7 @@ def _updates(args: Any, form: Mapping[str, Any], more: Sequence[str] = ()) -> di
     """A contestant whose updates of the critics are counted; of words that say the same the last holds."""
     words = ["ddpg", "gym:Pendulum-v1", f"agent.hidden={HOST}", f"agent.minimum={MINIMUM}", "architecture.envs=1"]
     task = {"module": MODULE, "kind": "updates", "warm": 600, "words": [*words, *form["more"], *more]}
-    return form | task | {"iterations": 200 if args.quick else _iterations(form)}
+    return {**form, **task, "iterations": 200 if args.quick else _iterations(form)}
 
 
 def _env_steps(outcome: Outcome) -> float:

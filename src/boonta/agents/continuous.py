@@ -277,7 +277,7 @@ def _policy(parts: Parts, rules: Rules, groups: tuple[str, ...]) -> Learner:
         grads, metrics = jax.grad(rules.objective, has_aux=True)(moving, params, seen, key)
         grads, metrics = average((grads, metrics))
         steps, moments = transform(hyper).update(grads, state)
-        owned = optax.apply_updates(moving, steps) | {"begun": jnp.float32(1.0)}
+        owned = optax.apply_updates(moving, steps) | {"begun": jnp.float32(1.0)}  # type: ignore[operator]
         if settings.normalize_observations:
             owned["normalizer"] = include(params["normalizer"], sample.trajectory)
         return moments, owned, Feedback(metrics)
