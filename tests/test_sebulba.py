@@ -202,7 +202,7 @@ def test_a_failing_update_ends_the_run():
     update = threads._update
     threads._update = lambda *args: (update(*args)[0], {})  # what it made is asked for, and is not there
     threads.start(state)
-    with pytest.raises(Failed, match="the learner died"):
+    with pytest.raises(KeyError, match="made"):
         for _ in range(3):
             state, _, _ = threads.iterate(state)
     threads.stop()

@@ -107,6 +107,7 @@ class Threads:
         self._taken = 0
         self._made = [0] * len(self.placed)
         self._failure: str | None = None
+        self._fault: BaseException | None = None  # of an update
         self._stopping = False
         self._changed = threading.Condition()
 
@@ -148,7 +149,7 @@ class Threads:
         """Take what one iteration needs and set the devices learning from it. The state given is used up.
 
         Raises:
-            Failed: a thread died, or nothing came in time.
+            Failed: an actor thread died, or nothing came in time; an update that failed raises what it raised.
         """
         items = [self._take() for _ in range(self.unit.learning.rounds)]
         state, metrics = self._update(state.params, tuple(state[1:]), [item.trajectory for item in items])
@@ -157,11 +158,13 @@ class Threads:
         return state, metrics, [item.told for item in items]
 
     def check(self) -> None:
-        """Look after the actors, for whoever does not wait for them.
+        """Look after the threads, for whoever does not wait for them.
 
         Raises:
-            Failed: a thread died.
+            Failed: an actor thread died; an update that failed raises what it raised.
         """
+        if self._fault:
+            raise self._fault
         if self._failure:
             raise Failed(self._failure)
 
@@ -193,7 +196,7 @@ class Threads:
                 with self.trace.span("publish"):
                     self._publish(params, version, self._learned + 1)
         except BaseException as error:
-            self._fail("the learner", error)
+            self._fault = error
 
     def _publish(self, params: Params, version: int, learned: int) -> None:
         """Parameters device to device; actors pick them up before their next step."""
@@ -243,11 +246,8 @@ class Threads:
                     self.budget.spend(f"actor {which}", error)
                     life += 1
         except BaseException as error:
-            self._fail(f"actor {which}", error)
-
-    def _fail(self, who: str, error: BaseException) -> None:
-        (*_, last) = str(error).strip().splitlines() or [type(error).__name__]
-        self._failure = f"{who} died: {last}\n{traceback.format_exc()}"
+            (*_, last) = str(error).strip().splitlines() or [type(error).__name__]
+            self._failure = f"actor {which} died: {last}\n{traceback.format_exc()}"
 
     def _live(self, which: int, life: int) -> None:
         """One life of a thread's environments."""
