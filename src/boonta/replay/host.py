@@ -62,7 +62,7 @@ class HostReplay:
         self._chain = np.zeros((self.places, self.sizes.pieces), np.int32)
         self._tails: dict[int, tuple[tuple[int, int], list[int]]] = {}
         self._written = 0
-        self._weights = Weights(self.places * self.sizes.each)
+        self._weights = Weights(self.places * self.sizes.each, sums=experience.sampler == "prioritized")
         self._renewed = np.zeros(self.places, bool)
         self._highest = 1.0
         self._count = 0
@@ -267,16 +267,26 @@ class HostReplay:
         with self._lock:
             if not self._count:
                 raise ValueError("there is nothing in replay to draw from")
-            shares = self._random.random(count)
-            if wanted.sampler == "ranked":
-                place, chance = self._by_rank(shares)
+            if wanted.sampler == "uniform":
+                place, weights = self._any(count), np.ones(count)
             else:
-                place = self._weights.find(shares)
-                chance = self._weights.at(place) / self._weights.total()
+                draw = self._by_rank if wanted.sampler == "ranked" else self._by_weight
+                place, chance = draw(self._random.random(count))
+                weights = (self._count * chance) ** -wanted.importance_exponent
             generation = self._generation[place // self.sizes.each]
-            weights = (self._count * chance) ** -wanted.importance_exponent
-        weights = np.ones(count) if wanted.sampler == "uniform" else weights
         return _ids(place.astype(np.int32), generation), weights.astype(np.float32)
+
+    def _any(self, count: int) -> np.ndarray:
+        """As in `ring`."""
+        there = min(self._written, self.places) * self.sizes.each
+        place = self._random.integers(there, size=count)
+        while len(missed := np.flatnonzero(self._weights.at(place) == 0)):
+            place[missed] = self._random.integers(there, size=len(missed))
+        return place
+
+    def _by_weight(self, shares: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        place = self._weights.find(shares)
+        return place, self._weights.at(place) / self._weights.total()
 
     def _by_rank(self, shares: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """As in `ring`."""

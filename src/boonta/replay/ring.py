@@ -77,7 +77,7 @@ def ring(experience: Experience, batch: int, capacity: int, rows: int, arriving:
         zeros = jnp.zeros(places, jnp.int32)
         chain, tails = (jnp.full((n, sizes.pieces), -1, jnp.int32) for n in (places, rows))
         following, none = jnp.full((rows, 2), -1, jnp.int32), jnp.int32(0)
-        weights, no = sums.zeros(places * each), jnp.zeros(places, bool)
+        weights, no = (sums.zeros if proportional else sums.flat)(places * each), jnp.zeros(places, bool)
         return State(pieces, zeros, chain, tails, following, none, none, weights, jnp.float32(1.0), no)
 
     def insert(state: State, trajectories: Trajectory) -> tuple[State, Ids]:
@@ -134,15 +134,17 @@ def ring(experience: Experience, batch: int, capacity: int, rows: int, arriving:
         return Trajectory(memory, timesteps, extras, origin._replace(step=origin.step + begin))
 
     def sample(state: State, key: Key) -> tuple[State, Sample]:
-        shares = jax.random.uniform(key, (batch,))
-        count = state.count
+        weights, count = jnp.ones(batch), state.count
         if ranked:
-            place, chance = _by_rank(state.priorities, shares, count)
-        else:
-            place = sums.find(state.priorities, shares)
+            place, chance = _by_rank(state.priorities, jax.random.uniform(key, (batch,)), count)
+            weights = (count * chance) ** -experience.importance_exponent
+        elif proportional:
+            place = sums.find(state.priorities, jax.random.uniform(key, (batch,)))
             chance = sums.at(state.priorities, place) / sums.total(state.priorities)
+            weights = (count * chance) ** -experience.importance_exponent
+        else:
+            place = _any(state, key)
         ids = Ids(place, state.generation[place // each])
-        weights = (count * chance) ** -experience.importance_exponent if ranked or proportional else jnp.ones(batch)
         return state, Sample(window(state, ids), weights, ids)
 
     def revise(state: State, ids: Ids, priorities: Array) -> State:
@@ -186,6 +188,22 @@ def ring(experience: Experience, batch: int, capacity: int, rows: int, arriving:
 
     def _raised(priority: Array) -> Array:
         return priority**alpha if proportional else priority if ranked else jnp.ones_like(priority)
+
+    def _any(state: State, key: Key) -> Array:
+        """Places drawn alike: any that there are, and anew where no window can be drawn, which are few."""
+
+        def drawn(key: Key) -> Array:
+            return jax.random.randint(key, (batch,), 0, jnp.maximum(_there(state) * each, 1))
+
+        def missed(place: Array) -> Array:
+            return (sums.at(state.priorities, place) == 0) & (state.count > 0)
+
+        def again(now: tuple[Array, Key]) -> tuple[Array, Key]:
+            place, (key, draw) = now[0], jax.random.split(now[1])
+            return jnp.where(missed(place), drawn(draw), place), key
+
+        key, draw = jax.random.split(key)
+        return jax.lax.while_loop(lambda now: missed(now[0]).any(), again, (drawn(draw), key))[0]
 
     def _by_rank(priorities: sums.Sums, shares: Array, count: Array) -> tuple[Array, Array]:
         """Places drawn with probability (1 / rank)^alpha, rank 1 for the highest of `count` priorities, and theirs."""

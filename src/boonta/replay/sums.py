@@ -31,11 +31,16 @@ class Sums(NamedTuple):
 
 def zeros(size: int) -> Sums:
     """Weights of 0 for at least `size` places."""
-    levels = []
+    levels = list[Array]()
     while not levels or size > 1:
         size = -(-size // WIDTH)
         levels.append(jnp.zeros((size, WIDTH), jnp.float32))
     return Sums(tuple(levels))
+
+
+def flat(size: int) -> Sums:
+    """The same without sums, where `total` and `find` are not asked for."""
+    return Sums(zeros(size).levels[:1])
 
 
 def put(sums: Sums, places: Array, weights: Array) -> Sums:

@@ -10,11 +10,12 @@ class Weights:
 
     Args:
         size: places.
+        sums: whether `total` and `find` will be asked for.
     """
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, sums: bool = True) -> None:
         self._size, self._levels = size, list[np.ndarray]()
-        while not self._levels or size > 1:
+        while not self._levels or (sums and size > 1):
             size = -(-size // WIDTH)
             self._levels.append(np.zeros((size, WIDTH)))
 
