@@ -193,7 +193,8 @@ def ring(experience: Experience, batch: int, capacity: int, rows: int, arriving:
         """Places drawn alike: any that there are, and anew where no window can be drawn, which are few."""
 
         def drawn(key: Key) -> Array:
-            return jax.random.randint(key, (batch,), 0, jnp.maximum(_there(state) * each, 1))
+            bits = jax.random.bits(key, (batch,)) % jnp.maximum(_there(state) * each, 1).astype(jnp.uint32)
+            return bits.astype(jnp.int32)  # off from alike by less than places / 2^32
 
         def missed(place: Array) -> Array:
             return (sums.at(state.priorities, place) == 0) & (state.count > 0)
