@@ -89,7 +89,7 @@ TASKS = {
     "redis-sac-pendulum": Task("sac gym:Pendulum-v1 --on split", -200, 5, redis=True),
     "ddpg-mountaincar": Task("ddpg gymnax:MountainCarContinuous-v0 --seeds 5", 90),
     "split-sac-halfcheetah": Task("sac gym:HalfCheetah-v5 --on split", 5000),
-    "split-sac-hopper": Task("sac gym:Hopper-v5 --on split", 2000),
+    "sebulba-sac-hopper": Task("sac gym:Hopper-v5 --on sebulba", 2000),
     "sebulba-vtrace-breakout": Task("vtrace ale:Breakout --on sebulba --steps 5000000", 30),
 }
 

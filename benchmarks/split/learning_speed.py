@@ -30,6 +30,7 @@ from benchmarks.common import (
 
 MODULE = "benchmarks.split.contestants"
 BATCH, MINIMUM = 256, 500
+TOGETHER = 16  # steps acted before as many updates
 HOST = [256, 256]  # widths
 COMPILED = [64, 64]
 PEERS = {  # cell: (algorithm, ours, theirs, observation, action, widths, steps of a run)
@@ -83,11 +84,11 @@ def _peers(args: Any) -> tuple[list[Row], Any]:
             words.append("agent.activation=silu")  # rejax' own
         task = {"module": MODULE, "algorithm": algorithm, "batch": BATCH, "minimum": MINIMUM, "hidden": hidden}
         peer, python = ("sbx", args.sbx) if host else ("rejax", args.rejax)
-        by_eights = ["agent.unroll=8", f"agent.minimum={-(-MINIMUM // 8) * 8}"]
+        together = [f"agent.unroll={TOGETHER}", f"agent.minimum={-(-MINIMUM // TOGETHER) * TOGETHER}"]
         one = {"module": MODULE, "kind": "ours", "on": "sebulba" if host else "anakin", "words": words}
         one |= {"iterations": steps}
         tasks: dict[str, dict[str, Any]] = {
-            "ours": one | {"words": [*words, *by_eights], "iterations": steps // 8},
+            "ours": one | {"words": [*words, *together], "iterations": steps // TOGETHER},
             "ours, step by step": one,
             "products": task | {"kind": "products", "observation": observation, "action": action, "steps": steps},
         }
@@ -98,8 +99,8 @@ def _peers(args: Any) -> tuple[list[Row], Any]:
             tasks[peer] = task | {"kind": peer, "environment": theirs, "steps": steps}
             pythons[peer] = python
             if host:
-                tasks[eights := f"{peer}, by eights"] = tasks[peer] | {"together": 8}
-                pythons[eights] = python
+                tasks[also := f"{peer}, {TOGETHER} steps together"] = tasks[peer] | {"together": TOGETHER}
+                pythons[also] = python
         outcomes = compete(tasks, args.rounds, pythons)
         of = {name: outcomes["ours"].rate / outcome.rate for name, outcome in outcomes.items()}
         rows += [outcome_row(args, cell, name, outcome, ours_of=of) for name, outcome in outcomes.items()]
