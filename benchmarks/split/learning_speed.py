@@ -180,8 +180,9 @@ def _goal(args: Any) -> tuple[list[Row], Any]:
     turn, turns = (300, 1) if args.quick else (TURN, TURNS)
     about = {"module": MODULE, "steps": turn, "episodes": 1 if args.quick else EPISODES}
     words = ["sac", "gym:HalfCheetah-v5", f"agent.hidden={HOST}", "agent.minimum=10_000", "architecture.envs=1"]
+    forms = {"sebulba": [f"agent.unroll={TOGETHER}"], "split": [f"architecture.band={TOGETHER}"]}
     tasks: dict[str, dict[str, Any]] = {
-        f"ours, {on}": about | {"kind": "taught", "on": on, "words": words} for on in ("sebulba", "split")
+        f"ours, {on}": about | {"kind": "taught", "on": on, "words": [*words, *more]} for on, more in forms.items()
     }
     if args.sbx:
         peer = {"kind": "sbx", "algorithm": "sac", "environment": "HalfCheetah-v5", "hidden": HOST, "batch": BATCH}

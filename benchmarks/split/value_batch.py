@@ -39,6 +39,7 @@ ASKED: dict[str, tuple[str, list[Any]]] = {
 }
 DIVERGED = -1000.0  # the return of a policy that has not learned, or no longer knows
 POINTS = 25  # of a curve
+BAND = 16  # updates that learners may be behind where counts are held to ratios
 TIMED = 2_000  # steps between lines of a run without end: at each of them all wait for one another
 NUMBERS = ("value_loss", "value_loss_variance", "policy_loss", "updates_per_second")
 SHOWN = {"return": "episode/return_mean", "value loss": "loss/value", "policy loss": "loss/policy"}
@@ -119,6 +120,7 @@ def _run(args: argparse.Namespace, folder: Path, choice: dict[str, Any], carrier
                   for word in ("--set", f"{key}={x}")]  # fmt: skip
         words += ["--set", "architecture.envs=1"]
         words += ["--set", "architecture.free_running=true"] if timed else []
+        words += [] if sebulba or timed else ["--set", f"architecture.band={BAND}"]
         words = ["--resume", str(folder)] if record.is_file() else words
         with ExitStack() as stack:
             if carrier == "redis":
