@@ -7,6 +7,8 @@ from typing import Any
 from benchmarks.split.value_batch import ASKED
 from benchmarks.tables.common import drills, rows_of, short, table, where
 
+ONE = ", step by step"
+
 
 def _axis(group: str) -> str:
     """What came of the choices of one axis of the experiment."""
@@ -47,14 +49,22 @@ def _peers() -> str:
     lines = []
     for cell, those in cells.items():
         rates, of = {row["contestant"]: row["median"] for row in those}, those[0]["ours_of"]
-        waits = rates.get("ours, synchronous")
-        peer = next((name for name in of if name not in ("ours", "ours, synchronous", "products")), None)
-        beside = [peer, short(rates[peer]), f"{of[peer]:.2f}"] if peer else ["-"] * 3
-        beside.append(f"{waits / rates[peer]:.2f}" if peer and waits else "-")
-        lines.append([cell, short(rates["ours"]), *beside, short(rates["products"]), f"{of['products']:.2f}"])
+        peers = [name for name in rates if name.split(",")[0] in ("sbx", "rejax")]
+        ours, one, synchronous = (rates.get(f"ours{more}") for more in ("", ONE, f"{ONE}, synchronous"))
+        lines.append(
+            [
+                cell,
+                *(short(rate) if rate else "" for rate in (ours, one, synchronous)),
+                "<br>".join(f"{name}: {short(rates[name])}" for name in peers),
+                "<br>".join(f"{of[name]:.2f}" for name in peers),
+                "<br>".join(f"{one / rates[name]:.2f}" for name in peers if one),
+                short(rates["products"]),
+                f"{of['products']:.2f}",
+            ]
+        )
     head = [
-        "", "ours, steps/s", "peer", "its steps/s", "ours of it", "synchronous, of it", "products alone, updates/s",
-        "ours of them",
+        "", "ours, steps/s", "step by step", "synchronous too", "peer", "ours of it", "step by step, of it",
+        "products alone, updates/s", "ours of them",
     ]  # fmt: skip
     return table(head, lines) + where(rows)
 
