@@ -85,19 +85,22 @@ class Rollout:
         self._compiled = acting_on(actor, self.host.spec, read, envs, everyone, jax.devices()[0])
         self._make = lambda: self.host.make(self.index, seed, life, workers)
         self._finite = finite
+        self._given: Params | None = None
+        self._held: Params = {}
         self._going: tuple[Guard, Any, Any] | None = None
 
     def ready(self) -> None:
         """It is, once it answers."""
 
     def run(self, params: Params, version: int) -> tuple[Trajectory, Told]:
-        """One piece of every environment, Trajectory [E, ...]."""
+        """One piece of every environment, Trajectory [E, ...]; parameters that are new come as another dictionary."""
         since = time.perf_counter()
-        read = {name: params[name] for name in self._reads}
-        params = jax.device_put(read, jax.devices()[0])  # once, not at every step
-        environments, slot, timestep = self._going or self._begin(params)
+        if params is not self._given:  # once, not at every step
+            read = {name: params[name] for name in self._reads}
+            self._given, self._held = params, jax.device_put(read, jax.devices()[0])
+        environments, slot, timestep = self._going or self._begin(self._held)
         for _ in range(self._unroll):
-            slot, action = self._compiled.act(params, np.int32(version), slot, timestep)
+            slot, action = self._compiled.act(self._held, np.int32(version), slot, timestep)
             timestep = environments.step(np.asarray(action))
         slot, *made = self._compiled.close(slot, timestep)
         self._going = environments, slot, timestep

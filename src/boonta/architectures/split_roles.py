@@ -124,7 +124,7 @@ class Acting(Moving):
     def _read(self, totals: Mapping[str, int]) -> bool:
         """Take the newest parameters; whether they are new enough."""
         if new := self.others.look():
-            self.params |= jax.device_put(new)
+            self.params = self.params | new
         self._lag = self.others.lag(totals)
         return self._lag <= self.wiring.plan.lag
 
