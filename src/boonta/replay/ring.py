@@ -134,14 +134,11 @@ def ring(experience: Experience, batch: int, capacity: int, rows: int, arriving:
         return Trajectory(memory, timesteps, extras, origin._replace(step=origin.step + begin))
 
     def sample(state: State, key: Key) -> tuple[State, Sample]:
-        weights, count = jnp.ones(batch), state.count
-        if ranked:
-            place, chance = _by_rank(state.priorities, jax.random.uniform(key, (batch,)), count)
-            weights = (count * chance) ** -experience.importance_exponent
-        elif proportional:
-            place = sums.find(state.priorities, jax.random.uniform(key, (batch,)))
-            chance = sums.at(state.priorities, place) / sums.total(state.priorities)
-            weights = (count * chance) ** -experience.importance_exponent
+        weights = jnp.ones(batch)
+        if ranked or proportional:
+            shares = jax.random.uniform(key, (batch,))
+            place, chance = (_by_rank if ranked else _by_weight)(state, shares)
+            weights = (state.count * chance) ** -experience.importance_exponent
         else:
             place = _any(state, key)
         ids = Ids(place, state.generation[place // each])
@@ -206,9 +203,14 @@ def ring(experience: Experience, batch: int, capacity: int, rows: int, arriving:
         key, draw = jax.random.split(key)
         return jax.lax.while_loop(lambda now: missed(now[0]).any(), again, (drawn(draw), key))[0]
 
-    def _by_rank(priorities: sums.Sums, shares: Array, count: Array) -> tuple[Array, Array]:
+    def _by_weight(state: State, shares: Array) -> tuple[Array, Array]:
+        """Places drawn in proportion to priorities, which are raised already, and the chance of each."""
+        place = sums.find(state.priorities, shares)
+        return place, sums.at(state.priorities, place) / sums.total(state.priorities)
+
+    def _by_rank(state: State, shares: Array) -> tuple[Array, Array]:
         """Places drawn with probability (1 / rank)^alpha, rank 1 for the highest of `count` priorities, and theirs."""
-        weights = priorities.weights
+        weights, count = state.priorities.weights, state.count
         order = jnp.argsort(-weights)
         ends = jnp.cumsum(jnp.arange(1, len(weights) + 1, dtype=jnp.float32) ** -experience.priority_exponent)
         whole = ends[jnp.maximum(count - 1, 0)]
