@@ -47,6 +47,7 @@ TASKS = {
     "ppo-cartpole": Task("ppo gymnax:CartPole-v1 --steps 500000 --seeds 8", 490),
     "vtrace-cartpole": Task("vtrace gymnax:CartPole-v1 --steps 1000000 --seeds 8", 450),
     "ppo-pendulum": Task("ppo gymnax:Pendulum-v1 --steps 2000000 --seeds 4", -200),
+    "ppo-playground-cartpole": Task("ppo playground:CartpoleBalance --seeds 3", 950),
     "ppo-acrobot": Task("ppo gymnax:Acrobot-v1 --steps 500000 --seeds 4", -90),
     "ppo-tmaze": Task("ppo boonta:tmaze --steps 1000000 --seeds 4", 0.95),
     "ppo-tmaze-without-memory": Task("ppo boonta:tmaze --steps 1000000 --seeds 4 --set agent.core=none", None),

@@ -32,6 +32,7 @@ from boonta.core.host import Workers
 from boonta.core.trace import Trace
 from boonta.envs.served import serve
 from boonta.transport.shm import SharedMemory
+from tests.meetings import unordered
 from tests.watching import watched
 
 SEED, ENVS, LENGTH, UNROLLS = 3, 4, 6, 5
@@ -195,6 +196,18 @@ def test_experience_is_that_of_anakin(name, architecture):
 def test_split_says_what_it_is_not_for(name):
     with pytest.raises(ValueError, match="split"):
         next(on_split(*made(name)))
+
+
+@pytest.mark.parametrize("name", ["ppo, continuous", "vtrace", "dqn", "r2d2", "muzero", "sac"])
+def test_devices_meet_in_one_order(name):
+    """Nothing else orders a collective within a loop and one beside it."""
+    agent, environment = made(name)
+    mesh = devices.mesh(jax.devices()[:2])
+    program = anakin.program(anakin.make(agent, environment, ENVS, 2), mesh)
+    state = jax.eval_shape(program.start, jnp.zeros(1, jnp.int32), {})
+    text = program.run.lower(state, 2).compile().as_text()
+    assert "all-reduce" in text
+    assert unordered(text) == []
 
 
 SGD = {"optimizer": "sgd", "learning_rate": 0.1, "anneal": False}

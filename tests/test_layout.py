@@ -24,7 +24,9 @@ MAY_IMPORT = {
 }
 OWN_FILES = {  # optional packages, each imported in a file or two alone
     "ale_py": {"envs/ale.py"},
+    "brax": {"envs/brax.py"},
     "mujoco": {"envs/physics.py"},
+    "mujoco_playground": {"envs/playground.py"},
     "ray": {"transport/ray.py"},
     "redis": {"transport/redis_server.py"},
     "grpc": {"transport/client.py", "transport/server.py"},
@@ -32,7 +34,7 @@ OWN_FILES = {  # optional packages, each imported in a file or two alone
     "pgx": {"envs/pgx.py"},
     "pyspiel": {"envs/openspiel.py", "experiments/games/players.py"},
 }
-OPTIONAL = {"ale_py", "minatar", "mujoco", "pyspiel", "open_spiel", "pgx", "grpc", "ray", "redis", "rlax", "distrax"}
+OPTIONAL = {*OWN_FILES, "open_spiel", "rlax", "distrax"}
 
 
 def imports(file: Path) -> set[str]:

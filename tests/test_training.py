@@ -468,6 +468,16 @@ def test_a_checkpoint_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
     assert scores() == [3.0, ["10", "20"]]
 
 
+def test_arrays_without_entries_come_back(tmp_path):
+    checkpoints = Checkpoints(tmp_path)
+    state = {"x": jnp.arange(3), "nothing": [jnp.zeros((2, 0), jnp.float32), None], "key": jax.random.key(0)}
+    checkpoints.save(10, state, {}, None)
+    back = checkpoints.restore(jax.eval_shape(lambda: state)).state
+    assert jax.tree.structure(back) == jax.tree.structure(state)
+    assert (back["nothing"][0].shape, back["nothing"][0].dtype) == ((2, 0), jnp.float32)
+    np.testing.assert_array_equal(back["x"], state["x"])
+
+
 def test_hosts_that_drift_apart_are_noticed_when_the_run_is_saved(tmp_path, monkeypatch, capfd):
     checks = iter([True, False])
     monkeypatch.setattr(agreement, "same", lambda mine: next(checks))

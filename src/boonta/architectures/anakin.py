@@ -119,8 +119,9 @@ def make(agent: Agent, environment: Environment, envs: int, shards: int = 1) -> 
         learned = learning.learn(state.params, state.learners, stored, update_key, state.updates)
         worse = health.first_bad(learned.metrics)
         bad = jnp.where(bad > 0, bad, jnp.where(worse > 0, worse + len(observed_names), 0))
-        metrics = learned.metrics | episodes.merge(devices.gather(finished))._asdict()
-        metrics |= {"health": health.everywhere(bad), "made": learned.updates, "policy_lag_mean": learned.lag}
+        each, codes = devices.gather((finished, bad))
+        metrics = learned.metrics | episodes.merge(each)._asdict()
+        metrics |= {"health": health.earliest(codes), "made": learned.updates, "policy_lag_mean": learned.lag}
         replays = spread({name: learned.stored[name] for name in state.replays})
         updates = state.updates + learned.updates
         return State(learned.params, learned.states, actors, replays, key, updates, state.iterations + 1), metrics

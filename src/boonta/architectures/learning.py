@@ -149,12 +149,13 @@ def fused(agent: Agent, envs: int, shards: int, everyone: int = 0, stack: int = 
 
     def learn(params: Params, states: dict[str, PyTree], stored: Stored, key: Key, version: Array) -> Learned:
         whole = Learned(params, states, stored, jnp.int32(0), {}, jnp.float32(0.0), jnp.int32(0))
+        ready = _ready(agent, shares, stored)
         for i, (name, share) in enumerate(shares.items()):
             learner, mine = agent.learners[name], jax.random.fold_in(key, i)
             begin = (whole.stored[name], whole.params, whole.states[name])
             one = partial(_once_more, learner, share.replay)
-            run = _as_far_as_it_goes if learner.experience.capacity else _every_time
-            (replay, params, private), each, metrics, lag, most = run(one, begin, share, mine, version)
+            updates = partial(_as_far_as_it_goes, ready=ready[name]) if name in ready else _every_time
+            (replay, params, private), each, metrics, lag, most = updates(one, begin, share, mine, version)
             whole = Learned(
                 params,
                 whole.states | {name: private},
@@ -166,7 +167,7 @@ def fused(agent: Agent, envs: int, shards: int, everyone: int = 0, stack: int = 
             )
             if share.renewals:
                 renew_key = jax.random.fold_in(mine, 1 << 30)
-                replay, metrics = _renewed(agent, name, share, whole, renew_key, version + whole.updates)
+                replay, metrics = _renewed(agent, name, share, whole, renew_key, version + whole.updates, ready[name])
                 whole = whole._replace(stored=whole.stored | {name: replay}, metrics=whole.metrics | metrics)
         return whole._replace(lag=whole.lag / jnp.maximum(whole.updates, 1))
 
@@ -213,10 +214,23 @@ def _every_time(one: Callable, carry: _Carry, share: _Share, key: Key, version: 
     return carry, jnp.int32(n), metrics, jnp.sum(lag) + n * (n - 1) / 2, jnp.max(most) + n - 1
 
 
-def _as_far_as_it_goes(one: Callable, carry: _Carry, share: _Share, key: Key, version: Array) -> tuple:
-    """From replay: no update before the minimum is there, on all devices."""
+def _ready(agent: Agent, shares: dict[str, _Share], stored: Stored) -> dict[str, Array]:
+    """Which replays have their minimum, on all devices, bool [] each.
+
+    Asked for all at once before anything is learned: no data would order the question of a learner after the loop of
+    the one before it, and devices that meet in different orders wait for one another for ever.
+    """
+    names = [name for name in shares if agent.learners[name].experience.capacity]
+    if not names:
+        return {}
+    there = [shares[name].replay.size(stored[name]) >= shares[name].minimum for name in names]
+    everywhere = devices.lowest(jnp.stack(there).astype(jnp.int32))
+    return {name: everywhere[i] > 0 for i, name in enumerate(names)}
+
+
+def _as_far_as_it_goes(one: Callable, carry: _Carry, share: _Share, key: Key, version: Array, ready: Array) -> tuple:
+    """From replay: no update before it is `ready`."""
     # A loop that runs zero times leaves the replay where it is; a conditional would copy it.
-    ready = devices.lowest(share.replay.size(carry[0])) >= share.minimum
     n = jnp.where(ready, share.updates, 0).astype(jnp.int32)
 
     def body(i: Array, now: tuple) -> tuple:
@@ -234,9 +248,9 @@ def _as_far_as_it_goes(one: Callable, carry: _Carry, share: _Share, key: Key, ve
 
 
 def _renewed(
-    agent: Agent, name: str, share: _Share, now: "Learned", key: Key, version: Array
+    agent: Agent, name: str, share: _Share, now: "Learned", key: Key, version: Array, ready: Array
 ) -> tuple[PyTree, dict[str, Array]]:
-    """A replay of which some pieces have been acted on again, and how much of it has; nothing before its minimum."""
+    """A replay of which some pieces have been acted on again, and how much of it has; nothing before it is `ready`."""
     replay, stored, priority = share.replay, now.stored[name], agent.learners[name].insert
     renewal: Renewal = replay.renewal  # type: ignore[assignment]
     which_key, act_key = jax.random.split(key)
@@ -251,7 +265,6 @@ def _renewed(
             stored = replay.revise(stored, ids, jax.vmap(partial(priority, now.params))(window))
         return stored
 
-    ready = devices.lowest(replay.size(stored)) >= share.minimum
     stored = jax.lax.fori_loop(0, ready.astype(jnp.int32), body, stored)
     return stored, {"replay/reanalysed": devices.average(renewal.share(stored))}
 

@@ -37,8 +37,11 @@ def lowest(x: Array) -> Array:
 
 
 def gather(tree: PyTree) -> PyTree:
-    """What each of the learner devices of all hosts has, [devices, ...]."""
-    return jax.lax.all_gather(tree, LEARNERS) if count() > 1 else jax.tree.map(lambda x: x[None], tree)
+    """What each of the learner devices of all hosts has, [devices, ...], by one collective."""
+    if count() <= 1:
+        return jax.tree.map(lambda x: x[None], tree)
+    flat, restore = ravel(tree)
+    return jax.vmap(restore)(jax.lax.all_gather(flat, LEARNERS))
 
 
 def count() -> int:

@@ -14,3 +14,8 @@ def batch_size(tree: PyTree) -> int:
 def select(condition: Array, yes: PyTree, no: PyTree) -> PyTree:
     """`yes` where the scalar bool `condition` holds, else `no`, leaf by leaf; PRNG keys included."""
     return jax.tree.map(lambda a, b: jnp.where(condition, a, b), yes, no)
+
+
+def strong(tree: PyTree) -> PyTree:
+    """Arrays of definite dtypes, also where there were Python numbers: a loop's carry may not change type."""
+    return jax.tree.map(lambda x: jnp.asarray(x, jnp.result_type(x)), tree)

@@ -12,6 +12,7 @@ import numpy as np
 
 from boonta.core.environment import Environment, proceed, start
 from boonta.core.spec import Continuous, Discrete, Spec
+from boonta.core.trees import strong
 from boonta.core.types import Action, Key, PyTree, TimeStep
 from boonta.envs import drawing
 from boonta.envs.errors import unknown
@@ -56,11 +57,11 @@ def make(name: str, **settings: Any) -> Environment:
     binary = name.endswith("-MinAtar")
 
     def observed(observation: PyTree) -> PyTree:
-        return observation.astype(bool) if binary else _strong(observation)
+        return observation.astype(bool) if binary else strong(observation)
 
     def reset(key: Key) -> tuple[PyTree, TimeStep]:
         observation, state = game.reset_env(key, params)
-        return _strong(state), start(observed(observation), action_space)
+        return strong(state), start(observed(observation), action_space)
 
     def step(state: PyTree, action: Action, key: Key) -> tuple[PyTree, TimeStep]:
         inner = action
@@ -68,7 +69,7 @@ def make(name: str, **settings: Any) -> Environment:
             inner = jnp.clip(action, action_space.low, action_space.high)
         observation, state, reward, terminated, _ = game.step_env(key, state, inner, params)
         truncated = game.is_truncated(state, params)
-        return _strong(state), proceed(observed(observation), action, reward, terminated, truncated)
+        return strong(state), proceed(observed(observation), action, reward, terminated, truncated)
 
     observation = jax.eval_shape(lambda key: reset(key)[1].observation, jax.random.key(0))
     return Environment(Spec(f"gymnax:{name}", observation, action_space), reset, step, _renderer(name, game, params))
@@ -99,11 +100,6 @@ def _action_space(name: str, space: Any) -> Discrete | Continuous:
         low, high = (np.broadcast_to(np.asarray(bound, np.float32), shape) for bound in (space.low, space.high))
         return Continuous(shape, low, high)
     raise ValueError(f"gymnax:{name} has actions {space!r}; allowed: Discrete and Box")
-
-
-def _strong(tree: PyTree) -> PyTree:
-    """Arrays of definite dtypes: gymnax's states begin as Python numbers, and a loop carry may not change type."""
-    return jax.tree.map(lambda x: jnp.asarray(x, jnp.result_type(x)), tree)
 
 
 # Drawing.

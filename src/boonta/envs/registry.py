@@ -32,11 +32,13 @@ _OWN = {
 _BRIDGES = {
     "gymnax": "boonta.envs.gymnax",
     "ale": "boonta.envs.ale",
+    "brax": "boonta.envs.brax",
     "dm": "boonta.envs.dm",
     "gym": "boonta.envs.gym",
     "minatar": "boonta.envs.minatar",
     "openspiel": "boonta.envs.openspiel",
     "pgx": "boonta.envs.pgx",
+    "playground": "boonta.envs.playground",
 }
 
 

@@ -63,7 +63,7 @@ class Checkpoints:
         if checksum is not None and not agreement.same(checksum):
             raise OSError(f"the checkpoint at step {env_steps} was not saved: hosts no longer hold the same state")
         facts = facts | {"env_steps": env_steps, "score": score, "checksum": checksum}
-        args = ocp.args.Composite(state=ocp.args.StandardSave(data), facts=ocp.args.JsonSave(facts))
+        args = ocp.args.Composite(state=ocp.args.StandardSave(_without_empty(data)), facts=ocp.args.JsonSave(facts))
         rank = _LOWEST if score is None or np.isnan(score) else score
         try:
             # All hosts have looked before the first one moves anything.
@@ -175,13 +175,13 @@ class Checkpoints:
             if found.get(name) != value:
                 raise ValueError(f"{name} is {'damaged' if name in found else 'missing'}")
         shapes = jax.tree.map(_shape, _without_keys_shape(like))
-        args = ocp.args.Composite(state=ocp.args.StandardRestore(shapes), facts=ocp.args.JsonRestore())
+        args = ocp.args.Composite(state=ocp.args.StandardRestore(_without_empty(shapes)), facts=ocp.args.JsonRestore())
         read = self._manager.restore(step, args=args)
-        facts = dict(read["facts"])
-        checksum = _checksum(read["state"])
+        facts, state = dict(read["facts"]), _with_empty(read["state"], shapes)
+        checksum = _checksum(state)
         if None not in (checksum, facts["checksum"]) and checksum != facts["checksum"]:
             raise ValueError(f"its checksum is {checksum}, but {facts['checksum']} was saved")
-        return random.with_keys(read["state"], like), facts
+        return random.with_keys(state, like), facts
 
 
 def _without_keys_shape(tree: PyTree) -> PyTree:
@@ -192,6 +192,23 @@ def _without_keys_shape(tree: PyTree) -> PyTree:
         return jax.ShapeDtypeStruct(data.shape, data.dtype, sharding=x.sharding)
 
     return jax.tree.map(one, tree)
+
+
+def _without_empty(tree: PyTree) -> PyTree:
+    """None in place of arrays without entries, which Orbax refuses; states of physics have some."""
+    return jax.tree.map(lambda x: x if x.size else None, tree)
+
+
+def _with_empty(tree: PyTree, shapes: PyTree) -> PyTree:
+    """The inverse of `_without_empty`."""
+
+    def one(x: Any, shape: jax.ShapeDtypeStruct | None) -> Any:
+        if x is not None or shape is None:
+            return x
+        empty = np.zeros(shape.shape, shape.dtype)
+        return jax.device_put(empty, shape.sharding)
+
+    return jax.tree.map(one, tree, shapes, is_leaf=lambda x: x is None)
 
 
 def _shape(x: Any) -> jax.ShapeDtypeStruct:

@@ -12,6 +12,8 @@ EXTRAS = {
     "atari": ("ale-py",),
     "mujoco": ("mujoco",),
     "control": ("dm-control",),
+    "brax": ("brax",),
+    "playground": ("playground",),
     "games": ("open-spiel", "pgx"),
     "seed": ("grpcio",),
     "ray": ("ray",),

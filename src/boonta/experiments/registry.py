@@ -23,7 +23,7 @@ AGENTS = {
     "vtrace": "boonta.agents.vtrace:vtrace",
 }
 ARCHITECTURES = ("anakin", "sebulba", "seed", "fleet", "split")
-FAMILIES = ("boonta", "gymnax", "ale", "dm", "gym", "minatar", "openspiel", "pgx")  # of environments
+FAMILIES = ("boonta", "gymnax", "ale", "brax", "dm", "gym", "minatar", "openspiel", "pgx", "playground")
 
 
 class AgentEntry(NamedTuple):

@@ -105,10 +105,11 @@ class EnvironmentContract:
             return
         key = jax.random.key(0)
         action = jnp.where(np.isfinite(spec.high), spec.high, 0.0) + 10.0
-        state, _ = environment.reset(key)
-        _, timestep = environment.step(state, action, key)
+        reset, step = jax.jit(environment.reset), jax.jit(environment.step)
+        state, _ = reset(key)
+        _, timestep = step(state, action, key)
         np.testing.assert_array_equal(timestep.action, action)
-        _, clipped = environment.step(state, jnp.asarray(np.clip(action, spec.low, spec.high)), key)
+        _, clipped = step(state, jnp.asarray(np.clip(action, spec.low, spec.high)), key)
         np.testing.assert_allclose(timestep.reward, clipped.reward, rtol=1e-5, atol=1e-5)
         for a, b in zip(*map(jax.tree.leaves, (timestep.observation, clipped.observation)), strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
