@@ -62,7 +62,7 @@ def test_own_environments_are_imported_from_the_current_directory(own_module):
         (
             "bonta:catch",
             {},
-            r"unknown family or module 'bonta' \(did you mean 'boonta'\?\); allowed: ale, boonta, brax, dm, gym, gymnax",
+            r"unknown family or module 'bonta' \(did you mean 'boonta'\?\); allowed: ale, boonta, brax, dm, gym",
         ),
         ("boonta:cach", {}, r"unknown environment of the family 'boonta' 'cach' \(did you mean 'catch'\?\); allowed: "),
         (

@@ -41,7 +41,7 @@ def make(name: str, episode_length: int = 1000, **settings: Any) -> Environment:
             raise unknown(f"setting of brax:{name}", key, known | {"episode_length"})
     with jax.ensure_compile_time_eval():  # constructors make arrays, which a caller's trace must not catch
         try:
-            game = envs.get_environment(name, **settings)
+            game: Any = envs.get_environment(name, **settings)
         except Exception as error:  # whatever the environment raises
             raise not_made(f"brax:{name}", settings, error) from error
     return states.of(f"brax:{name}", game, episode_length, lambda state: game.render([state.pipeline_state])[0])

@@ -35,7 +35,7 @@ def make(name: str, impl: str = "jax", **settings: Any) -> Environment:
     """
     if name not in names():
         raise unknown("environment of the family 'playground'", name, names())
-    config = registry.get_default_config(name)
+    config: Any = registry.get_default_config(name)
     for key in settings:
         if key not in config:
             raise unknown(f"setting of playground:{name}", key, config)
@@ -45,5 +45,4 @@ def make(name: str, impl: str = "jax", **settings: Any) -> Environment:
             game = registry.load(name, config)
         except Exception as error:  # whatever the environment raises, or git
             raise not_made(f"playground:{name}", settings, error) from error
-    length = config.episode_length
-    return states.of(f"playground:{name}", game, length, lambda state: game.render([state])[0])
+    return states.of(f"playground:{name}", game, config.episode_length, lambda state: game.render([state])[0])
