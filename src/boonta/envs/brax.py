@@ -1,6 +1,8 @@
 """The bridge to Brax (Freeman et al. 2021), whose environments compile: https://github.com/google/brax."""
 
 import inspect
+import sys
+from contextlib import redirect_stdout
 from typing import Any
 
 import jax
@@ -10,7 +12,8 @@ from boonta.envs import states
 from boonta.envs.errors import not_made, unknown
 
 try:
-    from brax import envs
+    with redirect_stdout(sys.stderr):  # where MuJoCo's part of it prints that it has no Warp, which it need not have
+        from brax import envs
 except ImportError as error:
     raise ImportError(f"the family 'brax' needs brax ({error}): pip install 'boonta[brax]'") from error
 

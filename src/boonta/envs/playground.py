@@ -1,5 +1,7 @@
 """The bridge to MuJoCo Playground (Zakka et al. 2025): https://github.com/google-deepmind/mujoco_playground."""
 
+import sys
+from contextlib import redirect_stdout
 from typing import Any
 
 import jax
@@ -42,7 +44,8 @@ def make(name: str, impl: str = "jax", **settings: Any) -> Environment:
     with jax.ensure_compile_time_eval():  # constructors make arrays, which a caller's trace must not catch
         try:
             config.update({**settings, "impl": impl})
-            game = registry.load(name, config)
+            with redirect_stdout(sys.stderr):  # where it prints that it downloads
+                game = registry.load(name, config)
         except Exception as error:  # whatever the environment raises, or git
             raise not_made(f"playground:{name}", settings, error) from error
     return states.of(f"playground:{name}", game, config.episode_length, lambda state: game.render([state])[0])
