@@ -10,7 +10,7 @@ from mujoco_playground import registry as playground_registry
 
 from boonta import envs
 from boonta.core.types import LAST, MID
-from boonta.envs import brax, playground
+from boonta.envs import brax, playground, states
 from boonta.testing import EnvironmentContract
 
 LENGTH = 12
@@ -83,20 +83,15 @@ def test_a_fall_terminates():
     assert timestep.step_type == LAST and timestep.discount == 0
 
 
-class TestPrivileged:
-    """What is only for critics is not for our agents."""
-
-    @pytest.mark.parametrize(
-        ("given", "seen"),
-        [
-            ({"state": 1, "privileged_state": 2}, 1),
-            ({"state": 1, "pixels": 3, "privileged_state": 2}, {"state": 1, "pixels": 3}),
-        ],
-    )
-    def test_it_is_left_out(self, given, seen):
-        from boonta.envs.states import _seen
-
-        assert _seen(given) == seen
+@pytest.mark.parametrize(
+    ("given", "seen"),
+    [
+        ({"state": 1, "privileged_state": 2}, 1),
+        ({"state": 1, "pixels": 3, "privileged_state": 2}, {"state": 1, "pixels": 3}),
+    ],
+)
+def test_what_is_only_for_critics_is_left_out(given, seen):
+    assert states._seen(given) == seen
 
 
 @pytest.mark.parametrize(
