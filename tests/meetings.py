@@ -10,8 +10,7 @@ WORD = re.compile(r"%([\w.\-]+)")
 
 
 def unordered(text: str) -> list[tuple[str, str]]:
-    """Pairs of an instruction within which devices meet in a loop or a branch, and another in which they meet, of which
-    neither follows from the other.
+    """Pairs of a loop or branch within which devices meet and another place where they do, that no data orders.
 
     XLA on a CPU may run such two in either order on each device, where a program comes from the cache: it orders
     collectives of one sequence, but not those of a loop's body with those around it.
