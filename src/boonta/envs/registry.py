@@ -40,6 +40,7 @@ _BRIDGES = {
     "pgx": "boonta.envs.pgx",
     "playground": "boonta.envs.playground",
 }
+FAMILIES = ("boonta", *_BRIDGES)
 
 
 def make(name: str, model: bool = False, **settings: Any) -> "Environment | Host":
@@ -102,7 +103,7 @@ def names(family: str | None = None) -> tuple[str, ...]:
         return tuple(f"boonta:{name}" for name in _OWN)
     if family in _BRIDGES:
         return tuple(f"{family}:{name}" for name in importlib.import_module(_BRIDGES[family]).names())
-    raise unknown("family", family, ("boonta", *_BRIDGES))
+    raise unknown("family", family, FAMILIES)
 
 
 def _names_if_installed(family: str) -> tuple[str, ...]:
@@ -141,7 +142,7 @@ def _own_factory(module_name: str, attribute: str) -> Callable[..., Any]:
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise  # Something that the user's module imports is missing, not the module.
-        told = unknown("family or module", module_name, ("boonta", *_BRIDGES))
+        told = unknown("family or module", module_name, FAMILIES)
         raise ValueError(f"{told}, or module:factory of a module in the current folder or installed") from None
     factory = getattr(module, attribute, None)
     if not callable(factory):

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from boonta.core.agent import Agent
 from boonta.core.settings import nearest
+from boonta.envs.registry import FAMILIES
 
 AGENTS = {
     "alphazero": "boonta.agents.alphazero:alphazero",
@@ -23,7 +24,6 @@ AGENTS = {
     "vtrace": "boonta.agents.vtrace:vtrace",
 }
 ARCHITECTURES = ("anakin", "sebulba", "seed", "fleet", "split")
-FAMILIES = ("boonta", "gymnax", "ale", "brax", "dm", "gym", "minatar", "openspiel", "pgx", "playground")
 
 
 class AgentEntry(NamedTuple):
