@@ -1,6 +1,5 @@
 """Draw the pictures of docs/benchmarks.md that are made from the results that the repository keeps."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +8,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
-from benchmarks.tables.common import RESULTS, rows_of
+from benchmarks.tables.common import Row, rows_of
 from benchmarks.tables.split import experiment
 from boonta.experiments.charts import LIGHT
 
@@ -21,14 +20,12 @@ def main() -> list[Path]:
     """Draw all whose results are there; the files."""
     drawn = _stability() + _value_batch() + _sizes()
     for name, one in {"shapes": _shapes, "efficiency": _efficiency}.items():
-        results = RESULTS / f"{name}.jsonl"
-        if not results.is_file():
-            continue
-        groups: dict[str, list[tuple[str, dict]]] = {}
-        for line in results.read_text("utf-8").splitlines():
-            row = json.loads(line)
+        groups: dict[str, list[tuple[str, Row]]] = {}
+        for row in rows_of(name):
             group, value = row["cell"].split("/")
             groups.setdefault(group, []).append((value, row))
+        if not groups:
+            continue
         figure = Figure((3.6 * len(groups), 3.2), dpi=144, layout="constrained")
         FigureCanvasAgg(figure)
         for axes, (group, rows) in zip(figure.subplots(1, len(groups), sharey=True), groups.items(), strict=True):
@@ -43,10 +40,9 @@ def main() -> list[Path]:
 
 def _stability() -> list[Path]:
     """Returns over settings, the highest first, of each way of inferring; nothing where there are no results."""
-    results = RESULTS / "stability.jsonl"
-    if not results.is_file():
+    rows = rows_of("stability")
+    if not rows:
         return []
-    rows = [json.loads(line) for line in results.read_text("utf-8").splitlines()]
     figure = Figure((5.2, 3.4), dpi=144, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
@@ -64,7 +60,7 @@ def _stability() -> list[Path]:
 
 def _value_batch() -> list[Path]:
     """Return and losses by what was changed, one picture each, as in Figs. 7 to 9 of Brooks et al."""
-    drawn, groups = [], dict[str, list[dict]]()
+    drawn, groups = [], dict[str, list[Row]]()
     for row in rows_of("value_batch"):
         groups.setdefault(row["cell"].split("/")[0], []).append(row)
     for group, chosen in groups.items():
@@ -91,7 +87,7 @@ def _value_batch() -> list[Path]:
 
 def _sizes() -> list[Path]:
     """Updates/s by width, layers and processes, as in Fig. 4 of Brooks et al.; nothing where there are no results."""
-    groups: dict[str, list[tuple[str, dict]]] = {}
+    groups: dict[str, list[tuple[str, Row]]] = {}
     for row in rows_of("learning_speed"):
         if row["cell"] == "sizes":
             group, value = row["contestant"].rsplit(" ", 1)
@@ -110,7 +106,7 @@ def _sizes() -> list[Path]:
     return [PICTURES / "split-sizes.png"]
 
 
-def _shapes(axes: Axes, rows: list[tuple[str, dict]]) -> None:
+def _shapes(axes: Axes, rows: list[tuple[str, Row]]) -> None:
     medians = np.array([row["median"] for _, row in rows])
     spread = np.abs([[row["min"], row["max"]] for _, row in rows] - medians[:, None]).T
     axes.errorbar([name for name, _ in rows], medians, spread, color=LIGHT.lines[0], marker="o", capsize=3)
@@ -118,7 +114,7 @@ def _shapes(axes: Axes, rows: list[tuple[str, dict]]) -> None:
     axes.set_ylabel("steps/s")
 
 
-def _efficiency(axes: Axes, rows: list[tuple[str, dict]]) -> None:
+def _efficiency(axes: Axes, rows: list[tuple[str, Row]]) -> None:
     for (value, row), colour in zip(rows, LIGHT.lines, strict=False):
         mean, std = np.array(row["curve_mean"]), np.array(row["curve_std"])
         axes.plot(row["at"], mean, color=colour, label=value)

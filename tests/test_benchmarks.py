@@ -8,7 +8,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks import common, pictures
+from benchmarks import common, pictures, tables
 from benchmarks.anakin import contestants, convolution, gridworld, memory, peers, scaling
 from benchmarks.sebulba import contestants as hosted
 from benchmarks.sebulba import efficiency, pong, shapes, soak
@@ -205,6 +205,6 @@ def test_choices_of_network_and_batch_are_compared_and_drawn(tmp_path, monkeypat
     assert len(asked) == 2 * 7  # of three axes with three values each, two share the usual choice
     assert all(row.keys() >= KEYS and (row["min"], row["max"]) == (5.0, 6.0) for row in rows)
     assert rows[0]["curve_mean"][-1] == pytest.approx(5.5)
-    monkeypatch.setattr(pictures, "RESULTS", tmp_path)
+    monkeypatch.setattr(tables.common, "RESULTS", tmp_path)
     monkeypatch.setattr(pictures, "PICTURES", tmp_path)
     assert pictures.main() == [tmp_path / "efficiency.png"]

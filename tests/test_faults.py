@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from subprocess import PIPE, Popen
 
 import gymnasium
 import numpy as np
@@ -15,6 +16,7 @@ import pytest
 
 from boonta.architectures.sebulba_threads import Threads
 from boonta.cli import main
+from boonta.core import signals
 from boonta.core.faults import Broken
 from boonta.experiments import evaluation
 from boonta.experiments.metrics import read_metrics
@@ -241,6 +243,17 @@ def test_seed_ended_or_killed_goes_on_with_its_replay(number, tmp_path):
     assert before["updates"] < after["updates"] < before["updates"] + 200
     assert abs(after["replay/samples_per_insert"] - before["replay/samples_per_insert"]) < 0.2
     assert json.loads(out.splitlines()[-1])["status"] == "done"
+
+
+def test_a_tied_process_hears_no_signal_before_it_is_tied():
+    words = "from boonta.experiments import process; process.tie(); print('tied')"
+    with signals.held():
+        process = Popen([sys.executable, "-c", words], stdin=PIPE, stdout=PIPE, stderr=PIPE, text=True)
+    for number in signals.ENDING:
+        process.send_signal(number)
+    code = process.wait(PATIENCE)  # its standard input does not end before it does
+    out, err = process.communicate()
+    assert (out, code) == ("tied\n", 0), err
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])

@@ -1,8 +1,10 @@
 """Environments of the host, step by step beside the plain libraries, and what becomes of them when they fail."""
 
+import os
 import subprocess
 import sys
 from functools import partial
+from multiprocessing.context import SpawnProcess
 from pathlib import Path
 
 import dm_env
@@ -12,7 +14,7 @@ import numpy as np
 import pytest
 
 from boonta import envs
-from boonta.core import host
+from boonta.core import host, signals
 from boonta.core.host import Workers
 from boonta.core.spec import Continuous
 from boonta.core.types import FIRST, LAST, MID
@@ -274,6 +276,23 @@ def fails(kind, fault, where, limit):
 @pytest.mark.parametrize("fault", WORDS)
 def test_processes_tell_how_an_environment_failed(fault, where):
     fails(workers.Processes, fault, where, Workers("processes", 2, 4.0 if fault == "hangs" else 60.0))
+
+
+def test_a_signal_to_all_processes_of_a_run_finds_workers_that_only_begin(monkeypatch):
+    start = SpawnProcess.start
+
+    def signalled(process):
+        start(process)
+        for number in signals.ENDING:
+            os.kill(process.pid, number)
+
+    monkeypatch.setattr(SpawnProcess, "start", signalled)
+    limit = Workers("processes", 2, 60.0)
+    batch = workers.Processes(gym.of("faulty", Faulty).spec, Part("", "never"), [0, 1], limit)
+    try:
+        assert (batch.reset().reward == 0.0).all()
+    finally:
+        batch.close()
 
 
 @pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="it has a place of its own on Linux alone")

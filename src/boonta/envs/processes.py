@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from boonta.core import host, nests
+from boonta.core import host, nests, signals
 from boonta.core.host import Workers
 from boonta.core.spec import Spec
 from boonta.core.types import PyTree, TimeStep
@@ -52,7 +52,8 @@ class Processes:
                 self.pipes.append(ours)
                 life = (theirs, self.memory.name, spec, len(seeds), one, partial(part, seeds[one]))
                 process = context.Process(target=_work, args=life, daemon=True)
-                process.start()
+                with signals.held():
+                    process.start()
                 self.processes.append(process)
                 theirs.close()
             self._answers()
@@ -125,8 +126,9 @@ def _work(
     """The life of a worker process: an empty answer is well, a text is a traceback."""
     # A terminal, or a cluster, sends these to all processes of a run; the parent still needs this one until it has
     # saved, and then kills it. Without a parent the pipe ends.
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in signals.ENDING:
         signal.signal(number, signal.SIG_IGN)
+    signals.hear()
     memory = shared_memory.SharedMemory(name=name)
     try:
         shared = host.empty(spec, count)

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from boonta.core import signals
 from boonta.core.types import PyTree
 
 
@@ -101,7 +102,7 @@ def received() -> Iterator[list[int]]:
             signal.signal(each, handler)
 
     try:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in signals.ENDING:
             before[number] = signal.signal(number, note)
     except ValueError:  # not the main thread: whoever owns that handles signals
         yield seen

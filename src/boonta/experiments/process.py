@@ -9,6 +9,8 @@ import time
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
+from boonta.core import signals
+
 ENDING = 3.0  # seconds that a tied process has, once it is to end
 
 
@@ -88,6 +90,7 @@ def tie() -> None:
 
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGINT, interrupt)
+    signals.hear()
     threading.Thread(target=watch, name="standard input", daemon=True).start()
 
 

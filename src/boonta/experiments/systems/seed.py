@@ -20,7 +20,7 @@ from boonta.architectures.batching import Closed
 from boonta.architectures.seed_inference import Plan
 from boonta.architectures.seed_learners import Passing, Replaying
 from boonta.architectures.seed_threads import Session, Taken, Threads
-from boonta.core import settings
+from boonta.core import settings, signals
 from boonta.core.environment import check
 from boonta.core.faults import Broken, Budget
 from boonta.core.host import Workers
@@ -302,7 +302,8 @@ class Seed(Hosted):
         for key, value in self.settings.items():
             words += ["--set", f"env.{key}={value if isinstance(value, str) else json.dumps(value)}"]
         alone = os.environ | {"JAX_PLATFORMS": "cpu"}
-        return subprocess.Popen([sys.executable, "-m", "boonta", *words], stdin=subprocess.PIPE, env=alone)
+        with signals.held():
+            return subprocess.Popen([sys.executable, "-m", "boonta", *words], stdin=subprocess.PIPE, env=alone)
 
     def _mend(self) -> None:
         """Start anew actors of this run that ended."""

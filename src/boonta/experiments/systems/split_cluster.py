@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from boonta.architectures.split import Failed, Process
+from boonta.core import signals
 from boonta.core.crew import Crew, Gone, Lost, Resources
 from boonta.experiments import config as configuration
 from boonta.experiments.config import Config
@@ -48,7 +49,8 @@ class Keeper:
         os.close(end)
         command = [sys.executable, *self._words, *words, "--config", f"/dev/fd/{text}"]
         environment = os.environ | self._variables
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, env=environment, pass_fds=(text,))
+        with signals.held():
+            self._process = subprocess.Popen(command, stdin=subprocess.PIPE, env=environment, pass_fds=(text,))
         os.close(text)
 
     def poll(self) -> int | None:

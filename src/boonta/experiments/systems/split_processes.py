@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from boonta.architectures.split import Process
+from boonta.core import signals
 from boonta.core.exchange import Exchange, Layout
 from boonta.experiments import config as configuration
 from boonta.experiments import process
@@ -129,7 +130,8 @@ def started(config: Config, meeting: Place, everyone: list[str], roles: list[str
         command += [*meeting.words, "--config", f"/dev/fd/{text}"]
         command += [*hosts, "--process", str(rank)] if several else []
         own = os.environ | surroundings(role, *accelerators(options, everyone, role, accelerators_here()))
-        found.append(subprocess.Popen(command, stdin=subprocess.PIPE, env=own, pass_fds=(*meeting.files, text)))
+        with signals.held():
+            found.append(subprocess.Popen(command, stdin=subprocess.PIPE, env=own, pass_fds=(*meeting.files, text)))
         os.close(text)
     return found
 
