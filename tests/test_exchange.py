@@ -204,6 +204,16 @@ class TestRedis(ExchangeContract):
 
 
 @NEEDED
+def test_who_waits_for_long_looks_less_often(monkeypatch):
+    slept, memory = [], SharedMemory(LAYOUT)
+    monkeypatch.setattr(shm.time, "sleep", slept.append)
+    for times in range(3000):
+        memory.pause(times)
+    memory.close()
+    assert slept == sorted(slept)
+    assert (slept[0], slept[10], slept[-1]) == (shm.SHORTEST, shm.SHORT, shm.LONGEST)
+
+
 def test_a_server_that_forgets_everything_is_told_again(tmp_path):
     with redis_servers.serving(tmp_path) as server:
         driver = made(server, LAYOUT)

@@ -81,7 +81,7 @@ def _measure(args: argparse.Namespace, axis: str, key: str, value: Any) -> Row:
     results, told, folders = [], [], []
     for seed in range(args.rounds):
         name = "-".join(str(x) for x in choice.values()) + (f"-{value}" if key == "--on" else "-shm")
-        folder = args.runs / f"{'timed-' if timed else ''}{name}-{seed}"
+        folder = args.runs / f"{'timed' if timed else args.steps}-{name}-{seed}"
         folders.append(folder)
         results.append(_run(args, folder, choice, value if key == "--on" else "shm", seed, timed))
         told.append([one for one in read_metrics(folder) if one.get("loss/value") is not None])
