@@ -76,9 +76,8 @@ def _value_batch() -> list[Path]:
             axes.xaxis.set_major_formatter(EngFormatter(sep=""))
             axes.set_xlabel("seconds" if chosen[0]["axis"] == "seconds" else "environment steps")
             axes.set_title(what, fontsize=10)
-        title = {"equal-time": "value batch", "value-updates": "value updates a step"}.get(
-            group, group.replace("-", " ")
-        )
+        titles = {"equal-time": "value batch", "halfcheetah": "value batch", "value-updates": "value updates a step"}
+        title = titles.get(group, group.replace("-", " "))
         axes.legend(frameon=False, fontsize=8, title=title, title_fontsize=8)
         drawn.append(PICTURES / f"{experiment(group)}.png")
         figure.savefig(drawn[-1])

@@ -2,8 +2,9 @@
 
 Each axis changes alone: the value's batch, the policy's, value updates for each policy update, and processes of
 environments, all at equal environment steps; the value's batch at equal wall-clock as well, where nobody waits for
-anybody; and the same run in one process, synchronous or not (Sebulba), in processes of one machine, and over Redis. A
-run folder that is done is only read again, and one that was stopped goes on.
+anybody; and the same run in one process, synchronous or not (Sebulba), in processes of one machine, and over Redis. The
+value's batch is changed on HalfCheetah too, in one process, for what carries it does not matter at equal steps. A run
+folder that is done is only read again, and one that was stopped goes on.
 """
 
 import argparse
@@ -15,7 +16,7 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,20 +25,42 @@ from boonta.experiments.files import read_json
 from boonta.experiments.metrics import read_metrics
 from boonta.testing.redis_servers import serving
 
-RUN = "ddpg gym:Pendulum-v1 --config none --set agent.hidden=64,64 --set agent.minimum=500"
+RUN = "--config none --set agent.hidden=64,64 --set agent.minimum=500"
 USUAL = {
     "agent.value_batch": 256, "agent.policy_batch": 256, "agent.value_updates": 1.0, "architecture.environments": 1,
 }  # fmt: skip
 BATCHES = [64, 256, 1024, 4096, 8192]
-ASKED: dict[str, tuple[str, list[Any]]] = {
-    "value-batch": ("agent.value_batch", BATCHES),
-    "equal-time": ("agent.value_batch", BATCHES),
-    "policy-batch": ("agent.policy_batch", [64, 512, 4096]),
-    "value-updates": ("agent.value_updates", [1.0, 2.0, 4.0, 8.0]),
-    "environments": ("architecture.environments", [1, 2, 4]),
-    "carrier": ("--on", ["synchronous", "sebulba", "shm", "redis"]),
+
+
+class Axis(NamedTuple):
+    """What is changed, and in which runs.
+
+    Attributes:
+        key: the setting, or --on.
+        values: of it.
+        env: the task.
+        steps: of each run.
+        carrier: of runs whose carrier is not what is changed.
+        diverged: the return below which a policy has not learned, or no longer knows.
+    """
+
+    key: str
+    values: list[Any]
+    env: str = "gym:Pendulum-v1"
+    steps: int = 10_000
+    carrier: str = "shm"
+    diverged: float = -1000.0
+
+
+ASKED = {
+    "value-batch": Axis("agent.value_batch", BATCHES),
+    "equal-time": Axis("agent.value_batch", BATCHES),
+    "halfcheetah": Axis("agent.value_batch", BATCHES[:4], "gym:HalfCheetah-v5", 40_000, "synchronous", 0.0),
+    "policy-batch": Axis("agent.policy_batch", [64, 512, 4096]),
+    "value-updates": Axis("agent.value_updates", [1.0, 2.0, 4.0, 8.0]),
+    "environments": Axis("architecture.environments", [1, 2, 4]),
+    "carrier": Axis("--on", ["synchronous", "sebulba", "shm", "redis"]),
 }
-DIVERGED = -1000.0  # the return of a policy that has not learned, or no longer knows
 POINTS = 25  # of a curve
 BAND = 16  # updates that learners may be behind where counts are held to ratios
 TIMED = 2_000  # steps between lines of a run without end: at each of them all wait for one another
@@ -48,22 +71,21 @@ SHOWN = {"return": "episode/return_mean", "value loss": "loss/value", "policy lo
 def main(argv: Sequence[str] | None = None) -> list[Row]:
     """Make the runs that are not done, and read them all; the rows it wrote."""
     options = parser("value_batch", __doc__ or "", rounds=5, module="split")
-    options.add_argument("--steps", type=int, help="environment steps of a run (default 10,000)")
+    options.add_argument("--steps", type=int, help="environment steps of a run (default: the axis' own)")
     options.add_argument("--seconds", type=float, help="wall-clock of a run where that is equal (default 40)")
     options.add_argument("--runs", type=Path, default=Path("runs/value-batch"), help="where the run folders are")
     options.add_argument("--only", help=f"some of: {', '.join(ASKED)}")
     args = parse(options, argv)
-    args.steps, args.seconds = args.steps or (2_000 if args.quick else 10_000), args.seconds or 40.0
+    args.seconds = args.seconds or 40.0
     asked = args.only.split(",") if args.only else list(ASKED)
     if unknown := set(asked) - set(ASKED):
         options.error(f"--only: unknown {', '.join(unknown)}; allowed: {', '.join(ASKED)}")
     rows = []
     columns = ("return", "diverged", "value loss", "its variance", "policy loss", "value updates/s", "seconds")
-    shown = table("DDPG on Pendulum", "what", *columns)
+    shown = table("DDPG", "what", *columns)
     for axis in asked:
-        key, values = ASKED[axis]
-        for value in values[:2] if args.quick else values:
-            found = _measure(args, axis, key, value)
+        for value in ASKED[axis].values[: 2 if args.quick else None]:
+            found = _measure(args, axis, value)
             rows.append(found)
             numbers = [found[name] for name in NUMBERS]
             shown.add_row(
@@ -74,16 +96,18 @@ def main(argv: Sequence[str] | None = None) -> list[Row]:
     return finish(args, rows, shown)
 
 
-def _measure(args: argparse.Namespace, axis: str, key: str, value: Any) -> Row:
+def _measure(args: argparse.Namespace, name: str, value: Any) -> Row:
     """The runs of one choice, over its seeds."""
-    choice = USUAL | ({key: value} if key in USUAL else {})
-    timed = axis == "equal-time"
+    axis, timed = ASKED[name], name == "equal-time"
+    choice = USUAL | ({axis.key: value} if axis.key in USUAL else {})
+    carrier = value if axis.key == "--on" else axis.carrier
+    steps = args.steps or (2_000 if args.quick else axis.steps)
+    about = "-".join(map(str, [axis.env.partition(":")[2], "timed" if timed else steps, *choice.values(), carrier]))
     results, told, folders = [], [], []
     for seed in range(args.rounds):
-        name = "-".join(str(x) for x in choice.values()) + (f"-{value}" if key == "--on" else "-shm")
-        folder = args.runs / f"{'timed' if timed else args.steps}-{name}-{seed}"
+        folder = args.runs / f"{about}-{seed}"
         folders.append(folder)
-        results.append(_run(args, folder, choice, value if key == "--on" else "shm", seed, timed))
+        results.append(_run(folder, axis.env, choice, carrier, seed, steps, args.seconds if timed else None))
         told.append([one for one in read_metrics(folder) if one.get("loss/value") is not None])
     half = [one for rows in told for one in rows[len(rows) // 2 :]]
     mean = lambda name: float(np.mean([one[name] for one in half]))  # noqa: E731
@@ -93,8 +117,8 @@ def _measure(args: argparse.Namespace, axis: str, key: str, value: Any) -> Row:
     drawn = lambda metric: np.array([_curve(folder, axis_key, end * at, metric) for folder in folders])  # noqa: E731
     curves = {name: drawn(metric) for name, metric in SHOWN.items()}
     return row(
-        args, f"{axis}/{value}", "ours", [result["eval_return_mean"] for result in results], "return",
-        diverged=float(np.mean([not result["eval_return_mean"] > DIVERGED for result in results])),
+        args, f"{name}/{value}", "ours", [result["eval_return_mean"] for result in results], "return",
+        diverged=float(np.mean([not result["eval_return_mean"] > axis.diverged for result in results])),
         value_loss=mean("loss/value"), value_loss_variance=mean("loss/value_variance"), policy_loss=mean("loss/policy"),
         updates_per_second=float(np.median([_speed(rows) for rows in told])),
         seconds=float(np.median([rows[-1]["seconds"] for rows in told])),
@@ -105,16 +129,18 @@ def _measure(args: argparse.Namespace, axis: str, key: str, value: Any) -> Row:
     )  # fmt: skip
 
 
-def _run(args: argparse.Namespace, folder: Path, choice: dict[str, Any], carrier: str, seed: int, timed: bool) -> Row:
-    """What a run came to, which is made or gone on with where it is not done."""
-    record, score = folder / "run.json", folder / "score"
+def _run(
+    folder: Path, env: str, choice: dict[str, Any], carrier: str, seed: int, steps: int, seconds: float | None
+) -> Row:
+    """What a run came to, which is made or gone on with where it is not done; of so many seconds, or of `steps`."""
+    record, score, timed = folder / "run.json", folder / "score", seconds is not None
     done = record.is_file() and read_json(record)["status"] == "done"
-    if not (_trained(folder) >= args.seconds if timed else done):
+    if not (_trained(folder) >= seconds if seconds is not None else done):
         sebulba = carrier in ("synchronous", "sebulba")
-        steps = 1_000_000_000 if timed else args.steps
-        words = [*RUN.split(), "--on", "sebulba" if sebulba else "split", "--seed", str(seed), "--steps", str(steps)]
+        log_every, steps = (TIMED, 1_000_000_000) if timed else (max(steps // POINTS, 1), steps)
+        words = ["ddpg", env, *RUN.split(), "--on", "sebulba" if sebulba else "split"]
+        words += ["--seed", str(seed), "--steps", str(steps), "--set", f"run.log_every={log_every}"]
         words += ["--synchronous"] if carrier == "synchronous" else []
-        words += ["--set", f"run.log_every={TIMED if timed else max(args.steps // POINTS, 1)}"]
         words += ["--set", "run.eval_episodes=20", "--set", f"run.evaluate_every={steps}", "--out", str(folder)]
         words += [word for key, x in choice.items() if not sebulba or "agent" in key
                   for word in ("--set", f"{key}={x}")]  # fmt: skip
@@ -126,7 +152,7 @@ def _run(args: argparse.Namespace, folder: Path, choice: dict[str, Any], carrier
             if carrier == "redis":
                 place = stack.enter_context(tempfile.TemporaryDirectory())
                 words += ["--transport", stack.enter_context(serving(Path(place))).address]
-            _train(words, args.seconds if timed else None, folder)
+            _train(words, seconds, folder)
     if not timed:
         return read_json(record)["result"]
     if not score.is_file():

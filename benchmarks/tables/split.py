@@ -17,6 +17,7 @@ def _axis(group: str) -> str:
         [
             row["cell"].split("/")[1],
             f"{sum(row['values']) / len(row['values']):.0f} ({row['min']:.0f} to {row['max']:.0f})",
+            f"{sum(curve := row['curves']['return'][0]) / len(curve):.0f}",
             f"{row['diverged']:.0%}",
             f"{row['value_loss']:.3g}",
             f"{row['value_loss_variance']:.3g}",
@@ -29,8 +30,9 @@ def _axis(group: str) -> str:
         for row in rows
     ]
     head = [
-        group.replace("-", " "), "return, mean (and range)", "diverged", "value loss", "its variance in a batch",
-        "standard error of a batch's", "policy loss", "value updates/s", "environment steps", "seconds",
+        group.replace("-", " "), "return, mean (and range)", "mean of the curve", "diverged", "value loss",
+        "its variance in a batch", "standard error of a batch's", "policy loss", "value updates/s",
+        "environment steps", "seconds",
     ]  # fmt: skip
     picture = f"\n\n![{group.replace('-', ' ')}](curves/{experiment(group)}.png)" if rows else ""
     return table(head, lines) + where(rows) + picture

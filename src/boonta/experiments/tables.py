@@ -174,7 +174,9 @@ class Split:
     value_processes: int = setting(1, "processes of each learner but the policy's, which share its batch", low=1)
     devices: int = setting(1, "devices of a learner's process, virtual ones on a CPU", low=1)
     transport: str = setting(
-        "shm", "what carries experience and parameters: shm, the memory of this machine, or redis://HOST:PORT/DATABASE"
+        "shm",
+        "what carries experience and parameters: shm, the memory of this machine, or a Redis server, "
+        "redis://HOST:PORT/DATABASE, rediss://HOST:PORT/DATABASE or unix://PATH",
     )
     remote: tuple[str, ...] = setting((), "roles that other machines have, such as environment/1, over Redis")
     cluster: str = setting(
