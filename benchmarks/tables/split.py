@@ -106,9 +106,9 @@ def _goal() -> str:
     rows = [row for row in rows_of("learning_speed") if row["cell"] == "goal"]
     lines = [
         [row["contestant"], f"{row['median']:.0f}{'' if row['reached'] else ' (not reached)'}", short(row["env_steps"]),
-         f"{row['curve'][-1]:.0f}"] for row in rows
+         short(row["env_steps"] / row["median"]), f"{row['curve'][-1]:.0f}"] for row in rows
     ]  # fmt: skip
-    return table(["", "seconds of learning", "environment steps", "return"], lines) + where(rows)
+    return table(["", "seconds of learning", "environment steps", "steps/s", "return"], lines) + where(rows)
 
 
 TABLES: dict[str, Callable[[], str]] = {
