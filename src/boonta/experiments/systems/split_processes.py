@@ -1,6 +1,7 @@
 """The processes of a split run: where they meet, how those of this machine are started, and how each is one of them."""
 
 import os
+import shlex
 import socket
 import subprocess
 import sys
@@ -103,7 +104,7 @@ def place(config: Config, layout: Layout, life: int) -> Place:
     finally:
         server.close()
     words = ["--transport", address, "--run", run]
-    invitation = f"run {run} waits for {', '.join(options.remote)}: boonta split-worker --role ROLE {' '.join(words)}"
+    invitation = f"run {run} waits for {', '.join(options.remote)}: boonta split-worker --role ROLE {shlex.join(words)}"
     told = {"config": configuration.write(config), "life": str(life)}
     return Place(Redis(layout, address, run, patience=options.timeout / 2, told=told), words, (), invitation)
 
