@@ -203,7 +203,6 @@ class TestRedis(ExchangeContract):
             exchange.close()
 
 
-@NEEDED
 def test_who_waits_for_long_looks_less_often(monkeypatch):
     slept, memory = [], SharedMemory(LAYOUT)
     monkeypatch.setattr(shm.time, "sleep", slept.append)
@@ -214,6 +213,7 @@ def test_who_waits_for_long_looks_less_often(monkeypatch):
     assert (slept[0], slept[10], slept[-1]) == (shm.SHORTEST, shm.SHORT, shm.LONGEST)
 
 
+@NEEDED
 def test_a_server_that_forgets_everything_is_told_again(tmp_path):
     with redis_servers.serving(tmp_path) as server:
         driver = made(server, LAYOUT)
@@ -235,6 +235,35 @@ def test_a_server_that_forgets_everything_is_told_again(tmp_path):
         other.close()
         driver.close()
         assert not server.left()
+
+
+@NEEDED
+def test_no_total_is_told_again_before_the_entries_it_counts(tmp_path, monkeypatch):
+    from redis.exceptions import ConnectionError
+
+    transact, seen = redis_insert.Insert._transact, []
+
+    def watched(insert, batch, again, stale):
+        transact(insert, batch, again, stale)
+        if not insert.role:
+            return
+        seen.append([int(number or 0) for number in client.hmget(insert.link.numbers, "total/a", "length/log")])
+        if len(seen) == 1:  # the answer is lost, and more is written meanwhile
+            other.append("log", entry(1))
+            other.put("a", 2)
+            insert.link.forgotten()
+            raise ConnectionError("no answer")
+
+    with redis_servers.serving(tmp_path) as server:
+        driver, client = made(server, LAYOUT), redis_server.client(server.address)
+        monkeypatch.setattr(redis_insert.Insert, "_transact", watched)
+        other = joined(driver, "other")
+        other.append("log", entry(0))
+        soon(lambda: driver.totals()["a"] == 2)
+        other.close()
+        driver.close()
+        client.close()
+    assert seen[-1] == [2, 2] and all(total <= length for total, length in seen)
 
 
 @NEEDED

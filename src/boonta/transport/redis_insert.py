@@ -3,6 +3,7 @@
 import secrets
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -38,14 +39,14 @@ class Own(NamedTuple):
     values: dict[str, tuple[int, bytes]]
 
 
+@dataclass
 class _Batch:
     """What is to be sent together."""
 
-    def __init__(self) -> None:
-        self.totals: dict[str, int] = {}
-        self.values: dict[str, tuple[int, bytes]] = {}
-        self.entries: list[tuple[str, int, bytes]] = []
-        self.nbytes = 0
+    totals: dict[str, int] = field(default_factory=dict)
+    values: dict[str, tuple[int, bytes]] = field(default_factory=dict)
+    entries: list[tuple[str, int, bytes]] = field(default_factory=list)
+    nbytes: int = 0
 
     def __bool__(self) -> bool:
         return bool(self.totals or self.values or self.entries)
@@ -131,8 +132,10 @@ class Insert:
                 self._sending, self._gathered = self._gathered, _Batch()
             if stale := link.stale():
                 link.fresh()
-                self._sending.totals = self.own.totals | self._sending.totals
-                self._sending.values = self.own.values | self._sending.values
+                # All at once, for whoever sees the newest totals must find the entries that they count.
+                entries = self._sending.entries + self._gathered.entries
+                self._sending = _Batch(dict(self.own.totals), dict(self.own.values), entries)
+                self._gathered = _Batch()
             batch = self._sending
         self._lease(stale)
         if batch:
