@@ -114,7 +114,7 @@ def test_what_does_not_divide_is_refused(envs, shards, numbers):
 
 @cache
 def objective(count, steps):
-    """Settings -> (a smooth loss of the parameters after `steps` steps, its gradient), both averaged over devices."""
+    """Settings -> (a loss of policy and value after `steps` steps, its gradient), both averaged over devices."""
     environment = catch.make(rows=5, columns=3)
     agent = AGENTS["vtrace"](environment.spec, **SGD, max_grad_norm=1e3)
     made = anakin.make(agent, environment, 8, count)
@@ -124,9 +124,13 @@ def objective(count, steps):
         for _ in range(steps):
             state, _ = made.step(state)
         observed = jax.lax.stop_gradient(state.actors)
-        keys = jax.random.split(random.key(1), len(observed.timestep.reward))
-        exploit = jax.vmap(lambda memory, step, key: agent.exploit(state.params, memory, step, key)[2]["value"])
-        return jnp.mean((exploit(observed.memory, observed.timestep, keys) - 1.0) ** 2)
+        act, exploit = (
+            jax.vmap(lambda memory, step, way=way: way(state.params, memory, step, random.key(1))[2])
+            for way in (agent.act, agent.exploit)
+        )
+        log_prob = act(observed.memory, observed.timestep)["log_prob"]
+        value = exploit(observed.memory, observed.timestep)["value"]
+        return jnp.mean(log_prob**2 + (value - 1.0) ** 2)
 
     def both(settings):
         return devices.average(jax.value_and_grad(loss)(settings))
@@ -148,13 +152,13 @@ def test_the_meta_gradient_does_not_depend_on_the_devices(count):
         np.testing.assert_allclose(grad, grads_together[name], rtol=1e-5, err_msg=name)
 
 
-@pytest.mark.parametrize("name", META)
-def test_the_meta_gradient_is_the_slope(name):
-    at = objective(1, 1)
+# After one step a rate's slope is the gradient; later targets hold values, through which no gradient flows.
+@pytest.mark.parametrize(("name", "steps", "width"), [("learning_rate", 1, 0.01), ("entropy_cost", 3, 1.0)])
+def test_the_meta_gradient_is_the_slope(name, steps, width):
+    at = objective(1, steps)
     _, grads = at(META)
-    width = 0.1 * META[name]
     high, low = (at(META | {name: META[name] + sign * width})[0] for sign in (1, -1))
-    np.testing.assert_allclose(grads[name], (high - low) / (2 * width), rtol=2e-2)
+    np.testing.assert_allclose(grads[name], (high - low) / (2 * width), rtol=2e-3)
 
 
 # --- what is not finite ----------------------------------------------------------------------------------------------

@@ -95,7 +95,7 @@ def vtrace(spec: Spec, settings: Settings, total_updates: int = 0) -> Agent:
         arrived = jax.tree.map(lambda x: x[:, 1:], timesteps)
         first, discount = arrived.first(), hyper["discount"] * arrived.discount
         log_prob, entropy = policy.log_prob(extras["sample"]), policy.entropy(extras["sample"])
-        ratio = jnp.exp(jax.lax.stop_gradient(log_prob) - extras["log_prob"])
+        ratio = jax.lax.stop_gradient(jnp.exp(log_prob - extras["log_prob"]))
         targets = jax.vmap(vtrace_targets, (0, 0, 0, 0, 0, None, None, None))
         target, advantage = targets(
             shape_reward(settings, arrived.reward), discount, jax.lax.stop_gradient(value), ratio, first,
