@@ -243,8 +243,8 @@ def test_no_total_is_told_again_before_the_entries_it_counts(tmp_path, monkeypat
 
     transact, seen = redis_insert.Insert._transact, []
 
-    def watched(insert, batch, again, stale):
-        transact(insert, batch, again, stale)
+    def watched(insert, batch, again):
+        transact(insert, batch, again)
         if not insert.role:
             return
         seen.append([int(number or 0) for number in client.hmget(insert.link.numbers, "total/a", "length/log")])

@@ -17,7 +17,7 @@ LEASE = 5.0  # seconds between words that a process is there
 ALONE = 5  # of them without one of the driver's
 HELD = 15_000  # milliseconds for which a role is somebody's without a word
 NOBODY = b"999999999:nobody"  # has a role that was taken from somebody: the latest life of all
-GATHERED = 1 << 26  # bytes that may wait to be sent
+GATHERED = 1 << 26  # bytes of entries that may wait until they are there
 BLOBS = 3  # of a value, for who is about to read an older one
 
 # Whose a role is: his who has it, or whose life is a later one; and whether it was anybody's.
@@ -98,7 +98,7 @@ class Insert:
 
     def append(self, log: str, number: int, entry: np.ndarray) -> None:
         """With the lock held, as all that follows."""
-        self.link.wait(lambda: self._gathered.nbytes < GATHERED)
+        self.link.wait(lambda: self._gathered.nbytes + self._sending.nbytes < GATHERED)
         self.own.lengths[log] = number + 1
         self._gathered.entries.append((log, number, entry.tobytes()))
         self._gathered.nbytes += entry.nbytes
@@ -133,13 +133,15 @@ class Insert:
             if stale := link.stale():
                 link.fresh()
                 # All at once, for whoever sees the newest totals must find the entries that they count.
-                entries = self._sending.entries + self._gathered.entries
-                self._sending = _Batch(dict(self.own.totals), dict(self.own.values), entries)
-                self._gathered = _Batch()
+                last, self._gathered = self._gathered, _Batch()
+                self._sending = _Batch(
+                    dict(self.own.totals), dict(self.own.values), self._sending.entries + last.entries,
+                    self._sending.nbytes + last.nbytes,
+                )  # fmt: skip
             batch = self._sending
         self._lease(stale)
         if batch:
-            self._transact(batch, again, stale)
+            self._transact(batch, again)
         with link.changed:
             self._sending = _Batch()
             link.changed.notify_all()
@@ -148,12 +150,12 @@ class Insert:
         """Let another have the role."""
         self.link.server.eval(LEAVE, 1, self.link.key(f"role/{self.role}"), self._token)
 
-    def _transact(self, batch: _Batch, again: bool, stale: bool) -> None:
+    def _transact(self, batch: _Batch, again: bool) -> None:
         """All of a batch, or nothing; tried again, some of it may be there."""
         link, lengths = self.link, {log: number + 1 for log, number, _ in batch.entries}
         numbers = {value: self._numbers.get(value, self._number(value)) + 1 for value in batch.values}
         mapping: dict[str, int] = {f"total/{name}": number for name, number in batch.totals.items()}
-        mapping |= {f"length/{log}": length for log, length in ((self._sent if stale else {}) | lengths).items()}
+        mapping |= {f"length/{log}": length for log, length in (self._sent | lengths).items()}
         with link.server.pipeline() as pipe:
             for log, number, entry in batch.entries:
                 kept = self.layout.logs[log][1]
