@@ -222,6 +222,7 @@ def test_a_server_that_forgets_everything_is_told_again(tmp_path):
         for i in range(3):
             other.append("log", entry(i))
         other.publish("value", 3, blob(3))
+        other.flush()  # it knows that all is there
         soon(lambda: driver.length("log") == 3)
         server.stop()
         other.append("log", entry(3))  # nobody waits
