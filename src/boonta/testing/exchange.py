@@ -102,8 +102,13 @@ class ExchangeContract:
                 time.sleep(0.001)
             os.kill(writer.pid, signal.SIGKILL)
             writer.join(10)
-            length = exchange.length("log")
-            found = exchange.read("log", length - 16, 100)
+            until = time.monotonic() + 10
+            while True:  # a count may be older than what is read; nobody writes any more
+                length = exchange.length("log")
+                found = exchange.read("log", length - 16, 100)
+                if found.following <= length or time.monotonic() > until:
+                    break
+                time.sleep(0.001)
             assert numbers(found.data) == list(range(length - 16, length)), "an entry that was counted is not there"
             assert exchange.newest("value", -1) is not None
         exchange.close()
