@@ -114,6 +114,10 @@ BAD = {
     "sweep of nothing": (sweep("learning_rate"), ["run.sweep", "key=v1,v2", "'learning_rate'"]),
     "sweep type": (sweep("learning_rate=1e-3,fast"), ["learning_rate", "a number", "'fast'"]),
     "sweep range": (sweep("discount=0.9,1.5"), ["discount", "from 0.0 to 1.0", "1.5"]),
+    "sweep none": (
+        ["train", "ddpg", "gymnax:Pendulum-v1", "--out", "{new}", "--sweep", "max_grad_norm=1,none"],
+        ["run.sweep", "'max_grad_norm'", "numbers", "'1,none'"],
+    ),
     "sweep twice": ([*sweep("clip=1"), "--sweep", "clip=2"], ["run.sweep", "'clip'", "twice"]),
     "devices that do not divide": (devices("3"), ["architecture.envs", "multiple of the number of devices", "8 and 3"]),
     "more devices than there are": (devices("9"), ["architecture.devices", "9", "there are 8", "1 to 8"]),

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 import rlax
 
@@ -70,6 +71,26 @@ def test_an_update_on_two_devices_is_that_of_one():
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
     moved = jax.tree.map(lambda a, b: float(jnp.max(jnp.abs(a - b))), one["policy"], params["policy"])
     assert max(jax.tree.leaves(moved)) > 1e-3
+
+
+@pytest.mark.parametrize("name", ["value", "policy"])
+def test_gradients_are_clipped_where_a_setting_or_a_sweep_says_so(name):
+    steps = {}
+    for limit in (None, 1e-3):
+        agent, environment = made(ddpg, **PLAIN, max_grad_norm=limit)
+        learner, params = agent.learners[name], agent.init(jax.random.key(0))
+        trajectory = unrolled(agent, environment, params, 4, 6)
+        sample = Sample(trajectory, jnp.ones(4), Ids(jnp.arange(4), jnp.zeros(4, jnp.int32)))
+        for swept in ({}, {"max_grad_norm": jnp.float32(1e-4)}):
+            varied = params | {"settings": params["settings"] | swept}
+            owned = jax.jit(learner.update)(learner.init(varied), varied, sample, jax.random.key(1))[1]
+            group = learner.owns[0]
+            moved = jax.tree.map(lambda a, b: a - b, owned[group], params[group])
+            steps[limit, bool(swept)] = float(optax.tree.norm(moved))
+    assert steps[None, False] > 2e-3
+    assert steps[1e-3, False] == pytest.approx(1e-4, rel=1e-2)
+    assert steps[None, True] == pytest.approx(1e-5, rel=1e-2)
+    assert steps[1e-3, True] == pytest.approx(1e-5, rel=1e-2)
 
 
 def unrolled(agent, environment, params, count, length):

@@ -48,7 +48,9 @@ class Settings(RewardSettings):
     value_optimizer: Optimizer = setting("adam", "of the critics: adam, rmsprop or sgd")
     policy_optimizer: Optimizer = setting("adam", "of the policy: adam, rmsprop or sgd")
     epsilon: float = setting(1e-8, "epsilon of adam and rmsprop", low=0.0)
-    max_grad_norm: float = setting(1e9, "global norm that gradients are clipped to", low=0.0, traced=True)
+    max_grad_norm: float | None = setting(
+        None, "global norm that gradients are clipped to; none for no clipping, which is faster", low=0.0, traced=True
+    )
     discount: float = setting(0.99, "gamma", low=0.0, high=1.0, traced=True)
     n_step: int = setting(1, "steps before bootstrapping", low=1)
     target_rate: float = setting(
@@ -201,7 +203,7 @@ def _value(parts: Parts, rules: Rules, policy_groups: tuple[str, ...]) -> Learne
     settings, nets, head = parts.settings, parts.nets, parts.head
 
     def transform(hyper: dict[str, Array] | None = None) -> optax.GradientTransformation:
-        rate, limit = (hyper["value_learning_rate"], hyper["max_grad_norm"]) if hyper else (0.0, 1.0)
+        rate, limit = (hyper["value_learning_rate"], hyper.get("max_grad_norm")) if hyper else (0.0, None)
         return optimizer(settings.value_optimizer, rate, limit, settings.epsilon)
 
     def init(params: Params) -> ValueState:
@@ -261,7 +263,7 @@ def _policy(parts: Parts, rules: Rules, groups: tuple[str, ...]) -> Learner:
     settings = parts.settings
 
     def transform(hyper: dict[str, Array] | None = None) -> optax.GradientTransformation:
-        rate, limit = (hyper["policy_learning_rate"], hyper["max_grad_norm"]) if hyper else (0.0, 1.0)
+        rate, limit = (hyper["policy_learning_rate"], hyper.get("max_grad_norm")) if hyper else (0.0, None)
         return optimizer(settings.policy_optimizer, rate, limit, settings.epsilon)
 
     def init(params: Params) -> optax.OptState:

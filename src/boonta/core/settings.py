@@ -59,9 +59,14 @@ def build(cls: type[T], values: Mapping[str, Any], where: str) -> T:
 
 
 def traced(settings: Any) -> dict[str, float]:
-    """The continuous settings that make up the parameter group `settings`."""
-    fields = dataclasses.fields(settings)
-    return {field.name: float(getattr(settings, field.name)) for field in fields if field.metadata.get("traced")}
+    """The continuous settings that make up the parameter group `settings`, without those that are none."""
+    values = {name: getattr(settings, name) for name in continuous(settings)}
+    return {name: float(value) for name, value in values.items() if value is not None}
+
+
+def continuous(settings: Any) -> list[str]:
+    """The settings that can be swept."""
+    return [field.name for field in dataclasses.fields(settings) if field.metadata.get("traced")]
 
 
 def nearest(word: str, known: Any) -> str:

@@ -122,7 +122,7 @@ def members(config: Config) -> list[Member]:
     Raises:
         ValueError: a swept key that is unknown or not continuous.
     """
-    sweepable = settings.traced(config.agent_settings)
+    sweepable = settings.continuous(config.agent_settings)
     most = 2**31 - config.run.seed
     if config.run.seeds > most:
         raise ValueError(f"run.seeds must be at most {most} from the seed {config.run.seed}, got {config.run.seeds}")
@@ -140,7 +140,9 @@ def members(config: Config) -> list[Member]:
         if any(key == axis[0][0] for axis in axes):
             raise ValueError(f"run.sweep names {key!r} twice; allowed: once, with all its values")
         checked = [settings.build(type(config.agent_settings), {key: value}, "agent") for value in values.split(",")]
-        axes.append([(key, float(getattr(one, key))) for one in checked])
+        if None in (numbers := [getattr(one, key) for one in checked]):
+            raise ValueError(f"run.sweep: the values of {key!r} must be numbers, got {values!r}")
+        axes.append([(key, float(number)) for number in numbers])
     population = []
     for point in itertools.product(*axes):
         for seed in range(config.run.seed, config.run.seed + config.run.seeds):

@@ -13,6 +13,7 @@ from boonta.core.types import Array, Key, PyTree
 from boonta.nets.dense import Dense
 from boonta.nets.mlp import MLP
 from boonta.nets.torso import features
+from boonta.ops.product import kept
 
 
 class PolicyAndCritics(NamedTuple):
@@ -70,7 +71,8 @@ def policy_and_critics(spec: Spec, shape: Shape, policy_outputs: int, critics: i
         return {f"critic_{i}": critic.init(keys[i], jnp.zeros((1, width + d), jnp.float32)) for i in range(critics)}
 
     def judge(params: PyTree, observation: PyTree, action: Array) -> Array:
-        x = jnp.concatenate([_flat(observation), action], axis=-1)
+        # Without the barrier XLA takes the actions' derivative from the product as sums of rows, which are slow.
+        x = kept(jnp.concatenate([_flat(observation), action], axis=-1))
         # One product after the other: a batched one is slower on a CPU.
         return jnp.stack([critic.apply(params[f"critic_{i}"], x) for i in range(critics)])  # type: ignore[arg-type]
 

@@ -10,14 +10,18 @@ Optimizer = Literal["adam", "rmsprop", "sgd"]
 
 
 def optimizer(
-    name: Optimizer, learning_rate: Array | float, max_grad_norm: Array | float, epsilon: float, decay: float = 0.99
+    name: Optimizer,
+    learning_rate: Array | float,
+    max_grad_norm: Array | float | None,
+    epsilon: float,
+    decay: float = 0.99,
 ) -> optax.GradientTransformation:
-    """Clipping by the global norm, then the named optimiser.
+    """Clipping by the global norm, or none, then the named optimiser.
 
     Args:
         name: "adam"; "rmsprop" with epsilon inside the root, as IMPALA's; "sgd" without momentum.
         learning_rate: step size; may be traced, so it can be swept and annealed.
-        max_grad_norm: the global norm gradients are clipped to.
+        max_grad_norm: the global norm gradients are clipped to; None leaves them as they are.
         epsilon: of adam and rmsprop.
         decay: of rmsprop.
     """
@@ -27,7 +31,7 @@ def optimizer(
         "sgd": optax.identity,
     }[name]()
     return optax.chain(
-        optax.clip_by_global_norm(max_grad_norm),  # type: ignore[arg-type]
+        optax.identity() if max_grad_norm is None else optax.clip_by_global_norm(max_grad_norm),  # type: ignore[arg-type]
         step,
         optax.scale_by_learning_rate(learning_rate),
     )

@@ -23,12 +23,12 @@ def _backward(saved: tuple[Array, Array], g: Array) -> tuple[Array, Array]:
     x, w = saved
     rows, columns = x.reshape(-1, x.shape[-1]), g.reshape(-1, g.shape[-1])
     if w.shape[0] <= w.shape[1]:
-        return g @ w.T, _kept(rows.T) @ columns
-    return g @ w.T, _kept(_kept(columns.T) @ rows).T
+        return g @ w.T, kept(rows.T) @ columns
+    return g @ w.T, kept(kept(columns.T) @ rows).T
 
 
-def _kept(x: Array) -> Array:
-    """x, computed as it is written: without the barrier XLA moves transpositions into the product."""
+def kept(x: Array) -> Array:
+    """x, and its derivative, computed as they are written: XLA on a CPU moves nothing across the barrier."""
     return jax.lax.optimization_barrier(x) if jax.default_backend() == "cpu" else x
 
 
