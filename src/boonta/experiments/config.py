@@ -120,7 +120,7 @@ def members(config: Config) -> list[Member]:
     """The population: the grid of the sweep times the seeds.
 
     Raises:
-        ValueError: a swept key that is unknown or not continuous.
+        ValueError: a swept key that is unknown or not continuous, or a value of it that is no number in its range.
     """
     sweepable = settings.continuous(config.agent_settings)
     most = 2**31 - config.run.seed
