@@ -13,6 +13,7 @@ from boonta.core.exchange import Disconnected
 from boonta.core.packing import Packing
 from boonta.core.settings import Refused
 from boonta.core.types import Origin
+from boonta.experiments.systems.split_processes import Elsewhere
 from boonta.testing import redis_servers
 from boonta.testing.exchange import LAYOUT, ExchangeContract, blob, entry, numbers
 from boonta.transport import redis_insert, redis_server, shm
@@ -116,6 +117,16 @@ class TestRedis(ExchangeContract):
         driver.close()
         client.close()
 
+    def test_what_was_there_still_when_the_next_began_goes_when_that_ends(self):
+        client = redis_server.client(self.server.address)
+        lost = redis_server.begun(client)
+        redis_server.tell(client, lost, {"config": "text"})
+        driver = self.make(LAYOUT)
+        client.delete(f"{redis_server.prefix(lost)}alive")
+        driver.close()
+        assert not self.server.left()
+        client.close()
+
     def test_who_lays_it_out_otherwise_is_refused(self):
         driver = self.make(LAYOUT)
         with pytest.raises(Refused, match="do not agree"):
@@ -135,9 +146,9 @@ class TestRedis(ExchangeContract):
         second.put("a", 2)
         second.flush()
         first.close()
-        assert driver.there("value/0")  # it was not the first's any more
+        assert driver.holder("value/0")  # it was not the first's any more
         second.close()
-        assert not driver.there("value/0")
+        assert not driver.holder("value/0")
         driver.close()
 
     def test_a_role_is_taken_from_who_hangs_and_free_soon(self, monkeypatch):
@@ -146,12 +157,27 @@ class TestRedis(ExchangeContract):
         driver = self.make(LAYOUT)
         first = joined(driver, "value/0", life=7)
         driver.dismiss("value/0")
-        assert not driver.there("value/0")
+        assert not driver.holder("value/0")
         with pytest.raises(Disconnected, match="value/0 was taken over by 999999999:nobody"):
             soon(lambda: first.put("a", 1))
         second = joined(driver, "value/0", life=1)
-        assert driver.there("value/0")
+        assert driver.holder("value/0")
         for exchange in (first, second, driver):
+            exchange.close()
+
+    def test_who_comes_from_elsewhere_has_left_once_another_has_the_role(self, monkeypatch):
+        monkeypatch.setattr("boonta.experiments.systems.split_processes.LOOK", 0.0)
+        driver = self.make(LAYOUT)
+        member = Elsewhere(driver, "value/0")
+        assert [member.poll() for _ in range(5)] == [None] * 5  # nobody has come
+        first = joined(driver, "value/0")
+        assert [member.poll() for _ in range(5)] == [None] * 5
+        second = joined(driver, "value/0", life=1)
+        assert member.poll() is not None
+        assert Elsewhere(driver, "value/0").poll() is None
+        second.close()
+        assert member.poll() is not None
+        for exchange in (first, driver):
             exchange.close()
 
     def test_what_somebody_else_deletes_is_told_again(self, monkeypatch):
@@ -292,10 +318,10 @@ def test_what_redis_cannot_keep_is_refused(tmp_path):
 @NEEDED
 def test_passwords_come_from_the_environment(tmp_path, monkeypatch):
     with redis_servers.serving(tmp_path, "--requirepass", "secret") as server:
-        with pytest.raises(Refused, match=r"refuses the password of \$BOONTA_REDIS_PASSWORD"):
+        with pytest.raises(Refused, match=r"wants a password: set \$BOONTA_REDIS_PASSWORD"):
             made(server, LAYOUT)
         monkeypatch.setenv("BOONTA_REDIS_PASSWORD", "wrong")
-        with pytest.raises(Refused, match="refuses the password"):
+        with pytest.raises(Refused, match=r"refuses the password of \$BOONTA_REDIS_PASSWORD"):
             made(server, LAYOUT)
         monkeypatch.setenv("BOONTA_REDIS_PASSWORD", "secret")
         made(server, LAYOUT).close()
@@ -307,6 +333,9 @@ def test_passwords_come_from_the_environment(tmp_path, monkeypatch):
         ("redis://user:secret@127.0.0.1:6379/0", "must not hold the password"),
         ("http://127.0.0.1:6379", "must be shm, redis://HOST:PORT/DATABASE"),
         ("redis://127.0.0.1:6379/0?nonsense=1", "nonsense"),
+        ("redis://127.0.0.1:99999/0", "must be shm, redis://HOST:PORT/DATABASE.*99999"),
+        ("redis://127.0.0.1:port/0", "must be shm, redis://HOST:PORT/DATABASE"),
+        ("redis://127.0.0.1:6379/abc", "must be shm, redis://HOST:PORT/DATABASE.*abc"),
         ("redis://127.0.0.1:6379/0?password=secret", "must not hold the password"),
     ],
 )

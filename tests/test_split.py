@@ -378,6 +378,14 @@ def test_what_cannot_be_is_refused_before_anything_starts(tmp_path):
     assert done.returncode == 2 and "agents that learn from replay" in done.stderr
 
 
+def test_a_run_that_is_refused_as_it_begins_leaves_no_folder(tmp_path):
+    pytest.importorskip("redis")
+    nowhere = command(tmp_path / "run", "--transport", "redis://127.0.0.1:1/0")
+    done = subprocess.run(nowhere, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2 and "Redis at redis://127.0.0.1:1/0" in done.stderr, done.stderr
+    assert not (tmp_path / "run").exists()
+
+
 def learning(folder):
     return (folder / "metrics.jsonl").is_file() and any(row.get("updates", 0) > 20 for row in rows(folder))
 

@@ -3,6 +3,7 @@
 import datetime
 import os
 import shlex
+import shutil
 import sys
 import traceback
 from collections.abc import Iterator
@@ -109,6 +110,11 @@ def _train(config: Config, folder: Path, system: systems.System, resume: bool, q
     except KeyboardInterrupt:
         end("interrupted", "a second signal did not wait; go on from the last checkpoint with --resume")
         raise
+    except Refused as error:
+        end("failed", str(error))
+        if lead and not resume and not _made(folder):
+            shutil.rmtree(folder)  # which a better command may want
+        raise
     except OSError as error:
         message = str(error) or type(error).__name__
         end("failed", message)
@@ -126,6 +132,12 @@ def _train(config: Config, folder: Path, system: systems.System, resume: bool, q
     end("done", None, summary)
     agreement.together(True)  # hosts end together
     return Result(summary | {"out": str(folder), "status": "done"}, folder)
+
+
+def _made(folder: Path) -> bool:
+    """Whether a run has come far enough to have told anything."""
+    metrics = folder / "metrics.jsonl"
+    return any((folder / FOLDER).glob("[0-9]*")) or (metrics.is_file() and metrics.stat().st_size > 0)
 
 
 def _command() -> str:

@@ -131,6 +131,7 @@ class Redis:
                 self._write.leave()
             else:
                 redis_server.swept(self._link.server, self.run)
+                redis_server.tidied(self._link.server)  # of a run that was killed just before this one began
         self._link.server.close()
 
     def flush(self) -> None:
@@ -138,10 +139,10 @@ class Redis:
         with self._link.changed:
             self._link.wait(self._write.sent)
 
-    def there(self, role: str) -> bool:
-        """Whether a process has this role."""
+    def holder(self, role: str) -> str:
+        """Whose a role is; nothing for nobody's."""
         holder = self._link.called(lambda: self._link.server.get(self._link.key(f"role/{role}")))
-        return holder not in (None, NOBODY)
+        return "" if holder in (None, NOBODY) else holder.decode()
 
     def dismiss(self, role: str) -> None:
         """Take a role from whoever has it, who learns of it even where it hangs; soon another may have it."""

@@ -28,7 +28,12 @@ def checked(address: str) -> str:
         ValueError: it is none, or has a password in it.
     """
     parts = urlsplit(address)
-    if parts.scheme not in SCHEMES or not (parts.hostname or parts.path):
+    database = parts.path.removeprefix("/") if parts.hostname else ""  # of a socket, the path is where it is
+    try:
+        known = parts.port is None or parts.port > 0
+    except ValueError:  # out of range, or no number
+        known = False
+    if parts.scheme not in SCHEMES or not (parts.hostname or parts.path) or not known or not f"0{database}".isdecimal():
         raise ValueError(
             f"architecture.transport must be shm, redis://HOST:PORT/DATABASE, rediss:// (TLS) or unix://PATH, "
             f"got {address!r}"
@@ -107,6 +112,8 @@ def called(address: str, work: Callable[[], T], patience: float = 0.0) -> T:
         try:
             return work()
         except said.AuthenticationError as error:
+            if not os.environ.get(PASSWORD):
+                raise Refused(f"Redis at {address} wants a password: set ${PASSWORD}") from error
             raise Refused(f"Redis at {address} refuses the password of ${PASSWORD}: {error}") from error
         except said.RedisError as error:
             if not (patience and passing(error)):
@@ -122,13 +129,18 @@ def prefix(run: str) -> str:
 
 
 def begun(server: Any) -> str:
-    """A name for a new run; what is left of runs that are no more is swept out, and what was written after them."""
+    """A name for a new run."""
+    tidied(server)
+    return secrets.token_hex(4)
+
+
+def tidied(server: Any) -> None:
+    """Sweep out what is left of runs that are no more, and what was written after them."""
     known = set(names(server))
     known |= {key.decode().split(":")[1] for key in server.scan_iter(match=f"{prefix('*')}*", count=EACH)}
     for name in known:
         if not alive(server, name):
             swept(server, name)
-    return secrets.token_hex(4)
 
 
 def tell(server: Any, run: str, told: dict[str, str]) -> None:

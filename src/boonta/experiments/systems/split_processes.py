@@ -69,16 +69,17 @@ class Elsewhere:
     def __init__(self, exchange: Exchange, role: str) -> None:
         assert isinstance(exchange, Redis)
         self._exchange, self._role = exchange, role
-        self._came, self._missed, self._looked = False, 0, 0.0
+        self._first, self._last, self._missed, self._looked = "", "", 0, 0.0
 
     def poll(self) -> int | None:
-        """None until it came and went."""
+        """None until it came and went, be it that another has its role already."""
         if time.monotonic() - self._looked > LOOK:
             self._looked = time.monotonic()
-            there = self._exchange.there(self._role)
-            self._came |= there
-            self._missed = 0 if there else self._missed + 1
-        return LEFT if self._came and self._missed > MISSED else None
+            holder = self._exchange.holder(self._role)
+            self._missed = 0 if holder else self._missed + 1
+            self._last = holder or self._last
+            self._first = self._first or holder
+        return LEFT if self._last != self._first or (self._first and self._missed > MISSED) else None
 
     def kill(self) -> None:
         """Take its role, without which it ends."""
