@@ -68,8 +68,9 @@ def taught(task: Task) -> Compiled:
 def sbx(task: Task) -> Compiled:
     """DDPG or SAC of SBX, one update for each step.
 
-    The task: algorithm, environment (Gymnasium's name), hidden, batch, minimum, steps (of a measured run), together
-    (steps before as many updates; 1 by default, as it comes), episodes (of an evaluation after each; none by default).
+    The task: algorithm, environment (Gymnasium's name), hidden, batch, minimum, capacity (100,000 by default), steps
+    (of a measured run), together (steps before as many updates; 1 by default, as it comes), episodes (of an evaluation
+    after each; none by default).
     """
     import sbx as library  # type: ignore[import-not-found]
 
@@ -78,7 +79,7 @@ def sbx(task: Task) -> Compiled:
         policy["n_critics"] = 1
     model = getattr(library, task["algorithm"].upper())(
         "MlpPolicy", task["environment"], batch_size=task["batch"], learning_starts=task["minimum"],
-        buffer_size=100_000, policy_kwargs=policy, seed=0, train_freq=task.get("together", 1),
+        buffer_size=task.get("capacity", 100_000), policy_kwargs=policy, seed=0, train_freq=task.get("together", 1),
         gradient_steps=task.get("together", 1),
     )  # fmt: skip
 

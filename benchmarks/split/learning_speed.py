@@ -51,6 +51,7 @@ SIZES: dict[str, dict[str, list[str]]] = {  # axis: what of it: words
     "value processes": {str(number): [f"architecture.value_processes={number}"] for number in (1, 2)},
 }
 GOAL = 5000.0  # return of HalfCheetah
+CAPACITY = 1_000_000  # steps that replay keeps there, as in the paper of SAC
 TURN, TURNS, EPISODES = 10_000, 40, 5  # steps between evaluations, how many at most, and their episodes
 CARRIERS = ("in-process", "shm", "redis", "pipelines")
 ENTRIES = {"Pendulum": 64, "HalfCheetah": 256, "pixels": 28_288}  # bytes of a step
@@ -179,14 +180,15 @@ def _goal(args: Any) -> tuple[list[Row], Any]:
     rows, shown = [], table(f"HalfCheetah to {GOAL:g}", *columns)
     turn, turns = (300, 1) if args.quick else (TURN, TURNS)
     about = {"module": MODULE, "steps": turn, "episodes": 1 if args.quick else EPISODES}
-    words = ["sac", "gym:HalfCheetah-v5", f"agent.hidden={HOST}", "agent.minimum=10_000", "architecture.envs=1"]
+    equal = [f"agent.hidden={HOST}", f"agent.capacity={CAPACITY}", "agent.minimum=10_000", "architecture.envs=1"]
+    words = ["sac", "gym:HalfCheetah-v5", *equal]
     forms = {"sebulba": [f"agent.unroll={TOGETHER}"], "split": [f"architecture.band={TOGETHER}"]}
     tasks: dict[str, dict[str, Any]] = {
         f"ours, {on}": about | {"kind": "taught", "on": on, "words": [*words, *more]} for on, more in forms.items()
     }
     if args.sbx:
         peer = {"kind": "sbx", "algorithm": "sac", "environment": "HalfCheetah-v5", "hidden": HOST, "batch": BATCH}
-        tasks["sbx"] = about | peer | {"minimum": 10_000}
+        tasks["sbx"] = about | peer | {"capacity": CAPACITY, "minimum": 10_000}
     with ExitStack() as stack:
         running = {
             name: stack.enter_context(Contestant(task, args.sbx if name == "sbx" else sys.executable))

@@ -194,7 +194,7 @@ class Split:
     compress: bool = setting(False, "keep observations in replay compressed")
     restarts: int = setting(3, "how often processes may be replaced before the run fails", low=0)
     timeout: float = setting(
-        120.0, "seconds after which a process that does not move is replaced; it has 600 to begin", low=1.0
+        120.0, "seconds after which a process that does not move is replaced; it has 600 more to begin", low=1.0
     )
     workers: Literal["auto", "serial", "threads", "processes"] = setting("serial", "what steps Python environments")
     worker_count: int = setting(
