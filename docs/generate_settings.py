@@ -18,7 +18,8 @@ HEAD = """\
 
 Give a setting on the command line with `--set TABLE.KEY=VALUE`, or in a TOML file under `[TABLE]` with `--config
 FILE.toml`. The tables are `run`, `agent`, `env` and `architecture`. An unknown key, a value of the wrong type or one
-out of its range is refused before anything is compiled. Everything resolved is in the run folder's `config.toml`.
+out of its range is refused before anything is compiled. Everything resolved is in the run folder's `config.toml`,
+of environments what was set.
 Lists are written `64,64` on the command line and `[64, 64]` in TOML; `none` is no value.
 
 **Traced** settings are arrays inside the compiled program. They may be swept: `--sweep learning_rate=1e-3,3e-3`.

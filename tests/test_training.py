@@ -519,3 +519,13 @@ def test_a_run_that_learned_nothing_says_so(tmp_path, capfd):
     assert "WARNING: no update was made" in capfd.readouterr().err
     assert main(["train", "dqn", "boonta:catch", *sizes, "--set", "agent.minimum=5001"]) == 2
     assert "agent.minimum must be at most agent.capacity" in capfd.readouterr().err
+
+
+def test_what_learners_report_is_of_the_updates_that_were_made(tmp_path):
+    sizes = assigned(agent__minimum=256, architecture__envs=1, run__log_every=64, run__eval_episodes=1)
+    words = ["train", "sac", "gymnax:Pendulum-v1", "--config", "none", "--steps", "512", "--out", str(tmp_path / "run")]
+    assert main([*words, *sizes]) == 0
+    told = [row for row in read_metrics(tmp_path / "run") if "updates" in row]
+    for key in ("loss/value", "value/mean", "policy/temperature"):
+        assert all((row[key] is None) == (row["updates"] == 0) for row in told)
+    assert told[0]["updates"] == 0 and 0.9 < told[-1]["policy/temperature"] <= 1.0

@@ -28,6 +28,7 @@ FACTS = {"iterations": int, "seconds": float, "updates": int}  # of a checkpoint
 LIMIT = 3600.0  # seconds that an evaluation may take
 GRACE = 5.0  # seconds that it has where the run is asked to end
 SLICE = 0.2  # seconds between looks at it
+LEARNERS = ("loss/", "policy/", "value/")  # what learners report begins with one of these
 
 Log = Callable[[list[dict[str, Any]]], None]
 
@@ -330,7 +331,7 @@ class Driver:
 
 def _summed_up(key: str, values: np.ndarray, learned: np.ndarray) -> float:
     """One number for the iterations [n] of a log line; learners' own are of those in which they learned."""
-    if key.startswith("loss/"):
+    if key.startswith(LEARNERS):
         values = values[learned]
     if not len(values):
         return float("nan")
