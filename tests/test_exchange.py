@@ -294,6 +294,45 @@ def test_no_total_is_told_again_before_the_entries_it_counts(tmp_path, monkeypat
 
 
 @NEEDED
+def test_what_others_have_read_never_changes_though_an_answer_is_lost(tmp_path, monkeypatch):
+    from redis.client import Pipeline
+    from redis.exceptions import ConnectionError
+
+    execute, lost = Pipeline.execute, []
+
+    def watched(pipe, *args, **more):
+        ours = any("SET" in command[0] and "value:" in str(command) for command, _ in pipe.command_stack)
+        answers = execute(pipe, *args, **more)
+        if ours and not lost:
+            soon(lambda: driver.newest("value", 1) is not None)
+            lost.append(driver.newest("value", 1))
+            soon(lambda: "value" in driver._read._blobs)
+            other.publish("value", 3, blob(3))
+            other._link.forgotten()
+            raise ConnectionError("no answer")
+        return answers
+
+    with redis_servers.serving(tmp_path) as server:
+        driver = made(server, LAYOUT)
+        other = joined(driver, "other")
+        other.publish("value", 1, blob(1))
+        other.flush()
+        monkeypatch.setattr(Pipeline, "execute", watched)
+        other.publish("value", 2, blob(2))
+        soon(lambda: driver.newest("value", 2) is not None)
+        version, data = driver.newest("value", 2)
+        for number in range(4, 9):
+            other.publish("value", number, blob(number))
+            other.flush()
+        left = driver._link.server.keys("*value:*")
+        other.close()
+        driver.close()
+    assert lost[0][0] == 2 and version == 3
+    np.testing.assert_array_equal(data, blob(3))
+    assert len(left) == redis_insert.BLOBS
+
+
+@NEEDED
 def test_a_server_that_stays_away_breaks_the_exchange(tmp_path):
     with redis_servers.serving(tmp_path) as server:
         driver = made(server, LAYOUT, patience=0.5)

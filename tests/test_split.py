@@ -10,20 +10,27 @@ from fractions import Fraction
 from pathlib import Path
 
 import hypothesis.strategies as st
+import jax
 import numpy as np
 import psutil
 import pytest
 from hypothesis import given, settings
 
 from boonta.agents import ddpg, ppo
+from boonta.architectures import split, split_roles
 from boonta.architectures.split import Failed, _Post
 from boonta.architectures.split_pace import pace
+from boonta.architectures.split_wiring import BEGUN
+from boonta.core import devices
+from boonta.core.exchange import Disconnected
+from boonta.core.settings import Refused
 from boonta.core.spec import Continuous, Shape, Spec
 from boonta.experiments import config as configuration
 from boonta.experiments.systems import split as system
 from boonta.experiments.systems import split_cluster, split_processes
 from boonta.experiments.tables import Split as Options
 from boonta.testing import redis_servers
+from boonta.transport.shm import SharedMemory
 
 NEEDED = pytest.mark.skipif(not redis_servers.installed(), reason="redis-server is not installed")
 
@@ -252,6 +259,81 @@ def test_one_of_several_that_stands_still_is_seen():
     assert post.since == {"value/0": 20.0, "value/1": 20.0}
     post.see({"value/0": 6, "value/1": 9}, 30.0)
     assert post.since == {"value/0": 20.0, "value/1": 30.0}
+
+
+@pytest.fixture
+def driver():
+    """A driver and its system; nobody is started."""
+    one = system.Split(configuration.resolve("ddpg", "gym:Pendulum-v1", "split", assignments=SMALL))
+    exchange = SharedMemory(one.wiring.layout)
+    yield split.Split(one.wiring, exchange, lambda roles, life: [Standing() for _ in roles], 0, 0.1), one
+    exchange.close()
+
+
+class Standing:
+    """A process that runs, until it is killed, or is not to be seen."""
+
+    def __init__(self, gone=False):
+        self.gone, self.killed = gone, False
+
+    def poll(self):
+        if self.gone:
+            raise Disconnected("no server")
+        return -9 if self.killed else None
+
+    def kill(self):
+        self.killed = True
+
+    def wait(self, timeout):
+        assert self.killed
+
+
+def states_of(one):
+    whole = jax.device_get(one.start())
+    return {name: state._replace(params=whole.params) for name, state in whole.learners.items()}
+
+
+def test_the_minimum_is_of_the_experience_that_is_there(driver):
+    running, one = driver
+    states, nothing = states_of(one), np.zeros((3, one.wiring.pieces.nbytes), np.uint8)
+    for arrays, begun in ((None, 50), ({"pieces/0": nothing, "begin/0": np.asarray(47)}, 47)):
+        running.restore(states, arrays, 50)
+        assert running.exchange.totals()[BEGUN] == begun * one.wiring.quota
+        assert running.exchange.length("pieces/0") == 50
+
+
+def test_a_learner_without_a_state_to_go_on_from_is_refused(driver, monkeypatch):
+    monkeypatch.setattr(split_roles, "HANDED", 0.1)
+    running, one = driver
+    with pytest.raises(Refused, match="value/0 finds no state to go on from"):
+        split_roles.Learning(one.wiring, running.exchange, "value", 0, devices.mesh(jax.devices()[:1]))
+
+
+def test_who_begins_is_waited_for_and_standing_still_ends_the_run(driver, monkeypatch):
+    monkeypatch.setattr(split, "STUCK", 0.1)
+    running, one = driver
+    running.restore(states_of(one), None, 0)
+    assert not running.start(lambda: True)
+    since = time.monotonic()
+
+    def asked():
+        if time.monotonic() > since + 1.0:
+            for post in running._posts:
+                post.silent = set()
+        return False
+
+    with pytest.raises(Failed, match="no environment stepped and no learner made an update"):
+        running.stage(10, asked)
+    assert time.monotonic() > since + 1.0
+
+
+def test_all_are_ended_though_some_are_not_to_be_seen(driver, monkeypatch):
+    monkeypatch.setattr(split, "ENDING", 0.1)
+    running, _ = driver
+    elsewhere, here = Standing(gone=True), Standing()
+    running._posts[0].processes, running._posts[1].processes = [elsewhere], [here]
+    running.close()
+    assert here.killed and not elsewhere.killed
 
 
 def test_processes_of_one_machine_share_its_accelerators():

@@ -274,6 +274,7 @@ def _policy(parts: Parts, rules: Rules, groups: tuple[str, ...]) -> Learner:
     def update(
         state: optax.OptState, params: Params, sample: Sample, key: Key
     ) -> tuple[optax.OptState, Params, Feedback]:
+        # Observations are all there is, so those of an episode's end are learned from like any other.
         hyper, timesteps = params["settings"], sample.trajectory.timesteps
         first = timesteps._replace(observation=jax.tree.map(lambda x: x[:, 0], timesteps.observation))
         moving = {name: params[name] for name in rules.owned}

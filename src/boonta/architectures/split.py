@@ -27,7 +27,7 @@ from boonta.core.types import Params, PyTree
 
 LOOK = 0.02  # seconds between looks
 BEGINNING = 600.0  # seconds that a process may take before its first move
-STUCK = 1200.0  # seconds in which some count must change
+STUCK = 1200.0  # seconds, and the timeout, in which some count must change while all are there
 ENDING = 10.0  # seconds that processes have to end
 USAGE = 2  # exit status of a process that was asked for what cannot be
 
@@ -131,7 +131,9 @@ class Split:
             begin, data = (int(arrays[f"begin/{i}"]), arrays[f"pieces/{i}"]) if arrays else (made, nothing)
             exchange.restore(f"pieces/{i}", begin, data)
         exchange.hand_over()
-        exchange.put(BEGUN, 0 if arrays else made * wiring.quota)  # which stays the driver's
+        # What there is to learn from may itself be what a run without experience has made since: the minimum is of it.
+        begun = max(int(arrays[f"begin/{i}"]) for i in range(wiring.plan.workers)) if arrays else made
+        exchange.put(BEGUN, begun * wiring.quota)  # which stays the driver's
 
     def start(self, asked: Callable[[], bool]) -> bool:
         """Set the processes going, and wait until all are there; false if it is asked to end before.
@@ -177,10 +179,11 @@ class Split:
                 exchange.put(LIMIT, steps)
             elif most > steps:  # who had not heard of it went on
                 exchange.put(LIMIT, steps := most)
-            before, counts = counts, self._counts()
-            since = time.monotonic() if counts != before else since
-            if time.monotonic() - since > STUCK:
-                raise Failed(f"no environment stepped and no learner made an update in {STUCK:g} s")
+            before, counts, now = counts, self._counts(), time.monotonic()
+            if counts != before or any(post.silent for post in self._posts):
+                since = now
+            if now - since > STUCK + self.timeout:
+                raise Failed(f"no environment stepped and no learner made an update in {now - since:.0f} s")
             time.sleep(LOOK)
         exchange.put(SAVE, self._stage)
         while not self._saved():
@@ -218,11 +221,11 @@ class Split:
         with suppress(Disconnected):  # then they end by themselves, or are ended here
             self.exchange.put(STOP, 1)
         until = time.monotonic() + ENDING
-        processes = [process for post in self._posts for process in post.processes]
-        while any(process.poll() is None for process in processes) and time.monotonic() < until:
+        left = [process for post in self._posts for process in post.processes]
+        while (left := [process for process in left if _runs(process)]) and time.monotonic() < until:
             time.sleep(LOOK)
-        for process in processes:
-            if process.poll() is None:
+        for process in left:
+            with suppress(Disconnected):
                 process.kill()
                 process.wait(ENDING)
 
@@ -287,6 +290,13 @@ class Split:
             kind: dict[str, list[Any]] = told.actors if role.startswith("environment/") else told.learners  # type: ignore[assignment]
             for data in entries.data:
                 kind.setdefault(role, []).append(self.wiring.told(role, data))
+
+
+def _runs(process: Process) -> bool:
+    """Whether it is seen to run; who is elsewhere is not, once there is no exchange to see it in."""
+    with suppress(Disconnected):
+        return process.poll() is None
+    return False
 
 
 def params(states: dict[str, State], agent: Any) -> Params:

@@ -20,11 +20,13 @@ from boonta.architectures.split_wiring import BEGUN, GO, LIMIT, MOST, SAVE, STOP
 from boonta.core import acting, devices, nests, random
 from boonta.core.episodes import Finished, merge_all
 from boonta.core.exchange import Exchange
+from boonta.core.settings import Refused
 from boonta.core.types import Params, PyTree
 from boonta.replay.host import HostReplay
 
 TELL = 0.1  # seconds between what a process tells of itself
 BEAT = 0.05  # seconds between signs that it moves
+HANDED = 60.0  # seconds in which a learner must find what the driver has handed over
 
 
 class Others:
@@ -189,10 +191,18 @@ class Learning(Moving):
         self._busy, self._since = 0.0, time.monotonic()
 
     def _go_on(self) -> None:
-        """From the last state there is, with the newest parameters."""
-        if there := self.exchange.newest(f"state/{self.name}", -1):
-            bare, like = self._placed(self.wiring.states[self.name].unpack(there[1])), self.state
-            self.state = jax.jit(lambda bare: random.with_keys(bare, like))(bare)
+        """From the last state there is, with the newest parameters.
+
+        Raises:
+            Refused: there is none, though the driver writes one before anything begins.
+        """
+        until = time.monotonic() + HANDED
+        while not (there := self.exchange.newest(f"state/{self.name}", -1)):
+            if time.monotonic() > until:
+                raise Refused(f"{self.role} finds no state to go on from, as if the server had forgotten everything")
+            time.sleep(BEAT)
+        bare, like = self._placed(self.wiring.states[self.name].unpack(there[1])), self.state
+        self.state = jax.jit(lambda bare: random.with_keys(bare, like))(bare)
         if there := self.exchange.newest(f"params/{self.name}", int(self.state.updates)):
             owned = self.wiring.params[self.name].unpack(there[1])
             owned, updates = self._placed((owned, np.int32(there[0])))

@@ -4,7 +4,7 @@ A log is a stream whose entries have their numbers for ids, trimmed to what is k
 changed, under a key of its own; which is newest, and its version, stands in one hash, beside all totals and lengths.
 Whatever a process writes goes through one thread (`redis_insert`), in order, as one transaction of all that has
 gathered; whatever it reads comes through another (`redis_prefetch`), which is told of changes and shows nothing before
-it has fetched what belongs to it. So nobody who acts or learns waits for Redis.
+it has fetched what belongs to it. So who acts or learns seldom waits for Redis.
 
 What a process wrote it can write again: after a new connection it does, since the server may have forgotten everything.
 """
@@ -141,11 +141,13 @@ class Redis:
 
     def holder(self, role: str) -> str:
         """Whose a role is; nothing for nobody's."""
+        self._link.check()
         holder = self._link.called(lambda: self._link.server.get(self._link.key(f"role/{role}")))
         return "" if holder in (None, NOBODY) else holder.decode()
 
     def dismiss(self, role: str) -> None:
         """Take a role from whoever has it, who learns of it even where it hangs; soon another may have it."""
+        self._link.check()
         self._link.called(lambda: self._link.server.set(self._link.key(f"role/{role}"), NOBODY, px=HELD))
 
     def _length(self, log: str) -> int:

@@ -71,7 +71,8 @@ class Insert:
         self.own = Own({}, {}, {})
         self._life, self._told, self._number = life, dict(told), number
         self._token = f"{life}:{secrets.token_hex(8)}"
-        self._numbers: dict[str, int] = {}  # of the newest states of own values
+        self._numbers: dict[str, int] = {}  # of the newest states of own values that were sent, if not all are there
+        self._kept: dict[str, int] = {}  # of the oldest that may be
         self._sent: dict[str, int] = {}  # lengths of own logs that others may see
         self._gathered, self._sending = _Batch(), _Batch()
         self._leased, self._alone = 0.0, 0
@@ -154,6 +155,7 @@ class Insert:
         """All of a batch, or nothing; tried again, some of it may be there."""
         link, lengths = self.link, {log: number + 1 for log, number, _ in batch.entries}
         numbers = {value: self._numbers.get(value, self._number(value)) + 1 for value in batch.values}
+        self._numbers |= numbers  # before they are sent: if the answer is lost, somebody may have read what has them
         mapping: dict[str, int] = {f"total/{name}": number for name, number in batch.totals.items()}
         mapping |= {f"length/{log}": length for log, length in (self._sent | lengths).items()}
         with link.server.pipeline() as pipe:
@@ -163,7 +165,8 @@ class Insert:
             for value, (version, blob) in batch.values.items():
                 number = numbers[value]
                 pipe.set(link.blob(value, number), blob)
-                pipe.delete(link.blob(value, number - BLOBS))
+                for old in range(self._kept.get(value, number - BLOBS), number - BLOBS + 1):
+                    pipe.delete(link.blob(value, old))
                 mapping |= {f"number/{value}": number, f"version/{value}": version}
             pipe.hset(link.numbers, mapping=mapping)
             pipe.publish(link.numbers, b"")
@@ -176,7 +179,7 @@ class Insert:
             if not again:
                 raise Disconnected(f"another process of {link.run} writes what {self.role or 'the driver'} writes")
         self._sent |= lengths
-        self._numbers |= numbers
+        self._kept |= {value: number - BLOBS + 1 for value, number in numbers.items()}
 
     def _lease(self, stale: bool) -> None:
         """Say that this process is there."""

@@ -122,7 +122,8 @@ class Server:
 
     def _connect(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
         # A greeting has less time than a step: who does not say it holds a place.
-        self._heard[context] = time.monotonic() - max(self.silence - GREETING, 0.0)
+        with self._hearing:
+            self._heard[context] = time.monotonic() - max(self.silence - GREETING, 0.0)
         session, why = None, "it left"
         try:
             session, count = self._welcomed(requests)
