@@ -131,7 +131,7 @@ class Split:
             begin, data = (int(arrays[f"begin/{i}"]), arrays[f"pieces/{i}"]) if arrays else (made, nothing)
             exchange.restore(f"pieces/{i}", begin, data)
         exchange.hand_over()
-        # What there is to learn from may itself be what a run without experience has made since: the minimum is of it.
+        # Experience begins late where a run without any went on: the minimum is counted from there.
         begun = max(int(arrays[f"begin/{i}"]) for i in range(wiring.plan.workers)) if arrays else made
         exchange.put(BEGUN, begun * wiring.quota)  # which stays the driver's
 

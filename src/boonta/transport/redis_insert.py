@@ -71,8 +71,8 @@ class Insert:
         self.own = Own({}, {}, {})
         self._life, self._told, self._number = life, dict(told), number
         self._token = f"{life}:{secrets.token_hex(8)}"
-        self._numbers: dict[str, int] = {}  # of the newest states of own values that were sent, if not all are there
-        self._kept: dict[str, int] = {}  # of the oldest that may be
+        self._numbers: dict[str, int] = {}  # of the newest states of own values that were sent, be they there or not
+        self._kept: dict[str, int] = {}  # of the oldest states of own values that may be there
         self._sent: dict[str, int] = {}  # lengths of own logs that others may see
         self._gathered, self._sending = _Batch(), _Batch()
         self._leased, self._alone = 0.0, 0
