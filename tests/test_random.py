@@ -81,3 +81,9 @@ def test_keys_can_be_selected():
     a, b = random.key(0), random.key(1)
     chosen = jnp.where(jnp.array([True, False]), a, b)
     np.testing.assert_array_equal(jax.random.key_data(chosen), jax.random.key_data(jnp.stack([a, b])))
+
+
+@pytest.mark.parametrize("derived", [partial(jax.random.split, num=3), partial(jax.random.fold_in, data=17)])
+def test_keys_are_not_fused_into_what_draws_from_them(derived):
+    text = jax.jit(lambda key: jax.random.uniform(derived(key).ravel()[0])).lower(random.key(7)).as_text()
+    assert "optimization_barrier" in text  # the time to compile, which it bounds, is too noisy to assert

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from fractions import Fraction
+from importlib import metadata
 from pathlib import Path
 
 import hypothesis.strategies as st
@@ -341,10 +342,41 @@ def test_processes_of_one_machine_share_its_accelerators():
     options = Options(devices=2, remote=("value/1",))
     there = lambda role, here: split_processes.accelerators(options, everyone, role, here)  # noqa: E731
     assert there("policy/0", ["0", "1", "2", "3"]) == (1.0, ["2", "3"])
+    assert there("value/0", ["0", "1"]) == there("policy/0", ["0", "1"]) == (0.5, ["0", "1"])
     assert there("value/0", ["0"]) == (0.5, []) and there("value/0", []) == (0.5, [])
+    options = Options(value_processes=2)  # two share a batch, and each has an accelerator that is not the other's
+    assert [there(role, ["0", "1"]) for role in everyone[1:]] == [(0.5, ["0"]), (1.0, ["1"]), (0.5, ["0"])]
     found = split_processes.surroundings("value/0", 0.5, ["1", "2"])
     assert found["CUDA_VISIBLE_DEVICES"] == "1,2" and found["XLA_PYTHON_CLIENT_MEM_FRACTION"] == "0.450"
     assert split_processes.surroundings("environment/0", 1.0)["JAX_PLATFORMS"] == "cpu"
+
+
+def test_processes_that_share_a_batch_need_an_accelerator_each(monkeypatch):
+    roles = ["environment/0", "value/0", "value/1", "policy/0"]
+    monkeypatch.setattr(split_processes, "accelerators_here", lambda: ["0"])
+    with pytest.raises(
+        ValueError, match=r"value_processes must be at most 1 of this machine, whose .* are 1: .*; got 2"
+    ):
+        split_processes.check(Options(value_processes=2), roles)
+    split_processes.check(Options(), [one for one in roles if one != "value/1"])
+    away = Options(value_processes=2, transport="redis://host:1/0", coordinator="host:2", remote=("value/1",))
+    split_processes.check(away, roles)
+    monkeypatch.setattr(split_processes, "accelerators_here", list)
+    split_processes.check(Options(value_processes=2), roles)
+
+
+def test_accelerators_are_those_that_jax_may_use(monkeypatch):
+    monkeypatch.delenv("JAX_PLATFORMS", raising=False)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
+    monkeypatch.setattr(metadata, "entry_points", lambda group: metadata.EntryPoints())
+    assert split_processes.accelerators_here() == []
+    there = metadata.EntryPoints([metadata.EntryPoint("xla_cuda12", "jax_plugins.xla_cuda12", "jax_plugins")])
+    monkeypatch.setattr(metadata, "entry_points", lambda group: there)
+    assert split_processes.accelerators_here() == ["3", "5"]
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    assert split_processes.accelerators_here() == []
+    monkeypatch.setenv("JAX_PLATFORMS", "cuda,cpu")
+    assert split_processes.accelerators_here() == ["3", "5"]
 
 
 def test_who_has_other_settings_of_agent_or_environment_is_no_part_of_the_run():

@@ -69,11 +69,16 @@ def _seed(seed: Array) -> Array:
 
 
 def _split(key: Array, shape: tuple[int, ...]) -> Array:
-    return jnp.stack(_threefry(key, *_counters(shape)), axis=-1)
+    return _keys(_threefry(key, *_counters(shape)))
 
 
 def _fold_in(key: Array, data: int | Array) -> Array:
-    return jnp.stack(_threefry(key, jnp.uint32(0), jnp.asarray(data).astype(jnp.uint32)), axis=-1)
+    return _keys(_threefry(key, jnp.uint32(0), jnp.asarray(data).astype(jnp.uint32)))
+
+
+def _keys(numbers: tuple[Array, Array]) -> Array:
+    """Keys, which XLA does not fuse into what draws from them: a chain of keys takes it minutes or more to compile."""
+    return jax.lax.optimization_barrier(jnp.stack(numbers, axis=-1))
 
 
 def _bits(key: Array, width: int, shape: tuple[int, ...]) -> Array:

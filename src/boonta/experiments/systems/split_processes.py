@@ -1,5 +1,6 @@
 """The processes of a split run: where they meet, how those of this machine are started, and how each is one of them."""
 
+import importlib.metadata
 import os
 import shlex
 import socket
@@ -184,11 +185,12 @@ def invited(transport: str, role: str, text: str | None, run: str, life: int | N
     return Invited(config, life, hosts, join)
 
 
-def check(options: Any, roles: Iterable[str]) -> None:
+def check(options: Any, roles: Sequence[str]) -> None:
     """Check who is where.
 
     Raises:
-        ValueError: a transport that is none, roles that nobody has, or processes that cannot find each other.
+        ValueError: a transport that is none, roles that nobody has, processes that cannot find each other, or too few
+            accelerators for those that share a batch.
     """
     if options.transport != SHARED:
         redis_server.checked(options.transport)
@@ -206,25 +208,43 @@ def check(options: Any, roles: Iterable[str]) -> None:
     if shared and options.value_processes > 1 and not options.coordinator:
         name = shared[0].split("/")[0]
         raise ValueError(f"architecture.coordinator must be HOST:PORT where the processes of {name} find each other")
+    names = [one.split("/")[0] for one in _learners_here(options, roles)]
+    most, here = max(map(names.count, names), default=0), len(accelerators_here())
+    if most > 1 and 0 < here < most * options.devices and not options.cluster:
+        raise ValueError(
+            f"architecture.value_processes must be at most {max(here // options.devices, 1)} of this machine, whose "
+            f"accelerators are {here}: processes that share a batch need {options.devices} each "
+            f"(architecture.devices) of their own; got {most}"
+        )
 
 
 def accelerators_here() -> list[str]:
-    """The names of NVIDIA's accelerators that processes of this machine may use."""
+    """The names of NVIDIA's accelerators that processes of this machine, and their JAX, may use."""
+    platforms = os.environ.get("JAX_PLATFORMS")
+    plugins = importlib.metadata.entry_points(group="jax_plugins").names
+    if not any("cuda" in name for name in plugins) or (platforms and not {"cuda", "gpu"} & set(platforms.split(","))):
+        return []
     if (chosen := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
         return [name for name in chosen.split(",") if name]
     return [str(i) for i in range(len([path for path in Path("/dev").glob("nvidia*") if path.name[6:].isdigit()]))]
 
 
-def accelerators(options: Any, everyone: list[str], role: str, here: list[str]) -> tuple[float, list[str]]:
+def accelerators(options: Any, everyone: Iterable[str], role: str, here: list[str]) -> tuple[float, list[str]]:
     """The part of each accelerator's memory that a learner's process has, and which it sees; none for all.
 
-    Where there are enough, each process of this machine has its own.
+    The processes of this machine take turns at its accelerators; each has its own where there are enough.
     """
-    mine = [one for one in everyone if not one.startswith("environment/") and one not in options.remote]
-    if role not in mine or len(here) < len(mine) * options.devices:
+    mine, each = _learners_here(options, everyone), options.devices
+    if role not in mine or len(here) < each:
         return 1.0 / max(len(mine), 1), []
-    first = mine.index(role) * options.devices
-    return 1.0, here[first : first + options.devices]
+    seen = [[here[(i * each + j) % len(here)] for j in range(each)] for i in range(len(mine))]
+    own = seen[mine.index(role)]
+    return 1.0 / max(sum(name in those for those in seen) for name in own), own
+
+
+def _learners_here(options: Any, roles: Iterable[str]) -> list[str]:
+    """The processes that learn on this machine; those that share a batch follow one another."""
+    return [one for one in roles if not one.startswith("environment/") and one not in options.remote]
 
 
 def surroundings(role: str, share: float, visible: Sequence[str] = ()) -> dict[str, str]:
