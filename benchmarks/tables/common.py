@@ -69,4 +69,5 @@ def soak(name: str) -> str:
 def _machine(row: Row) -> str:
     machine, versions = row["machine"], row["versions"]
     processor = machine.get("processor") or machine.get("cpu")
-    return f"{processor}, {machine['cores']} cores, JAX {versions['jax']}"
+    there = f" and {machine['device']}" if machine.get("backend", "cpu") != "cpu" else ""
+    return f"{processor}, {machine['cores']} cores{there}, JAX {versions['jax']}"

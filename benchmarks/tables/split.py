@@ -10,9 +10,9 @@ from benchmarks.tables.common import drills, rows_of, short, table, where
 ONE = ", step by step"
 
 
-def _axis(group: str) -> str:
-    """What came of the choices of one axis of the experiment."""
-    rows = [row for row in rows_of("value_batch") if row["cell"].split("/")[0] == group]
+def _axis(group: str, results: str = "value_batch", drawn: bool = True) -> str:
+    """What came of the choices of one axis of the experiment, and its picture where it was drawn."""
+    rows = [row for row in rows_of(results) if row["cell"].split("/")[0] == group]
     lines = [
         [
             row["cell"].split("/")[1],
@@ -34,7 +34,7 @@ def _axis(group: str) -> str:
         "its variance in a batch", "standard error of a batch's", "policy loss", "value updates/s",
         "environment steps", "seconds",
     ]  # fmt: skip
-    picture = f"\n\n![{group.replace('-', ' ')}](curves/{experiment(group)}.png)" if rows else ""
+    picture = f"\n\n![{group.replace('-', ' ')}](curves/{experiment(group)}.png)" if rows and drawn else ""
     return table(head, lines) + where(rows) + picture
 
 
@@ -113,6 +113,7 @@ def _goal() -> str:
 
 TABLES: dict[str, Callable[[], str]] = {
     **{experiment(group): partial(_axis, group) for group in ASKED},
+    "experiment-gpu": partial(_axis, "equal-time", "value_batch_gpu", drawn=False),
     "split-peers": _peers,
     "split-forms": _forms,
     "split-sizes": _sizes,
