@@ -151,7 +151,7 @@ BAD = {
         ["train", "--coordinator", "here:1", "--processes", "2", "--process", "2"], ["--process", "0 to 1, got 2"]
     ),
     "synchronous": (["train", "--synchronous", "--out", "{new}"], ["--synchronous is for sebulba", "anakin"]),
-    "where serve runs": (["serve", "ppo", "--on", "seed"], ["unrecognized arguments: --on seed"]),
+    "where serve runs": (["serve", "ppo", "--on", "seed"], ["unrecognized arguments: --on"]),
     "actor of no environments": ([*ACTOR, "127.0.0.1:1", "--envs", "0"], ["--envs", "at least 1", "0"]),
     "actor of no server": ([*ACTOR, "nonsense"], ["'nonsense'", "unix:PATH or HOST:PORT"]),
     "actor of half a certificate": (
