@@ -232,7 +232,7 @@ def accelerators_here() -> list[str]:
 def accelerators(options: Any, everyone: Iterable[str], role: str, here: list[str]) -> tuple[float, list[str]]:
     """The part of each accelerator's memory that a learner's process has, and which it sees; none for all.
 
-    The processes of this machine take turns at its accelerators; each has its own where there are enough.
+    Accelerators are dealt out in turn, so each process of this machine has its own where there are enough.
     """
     mine, each = _learners_here(options, everyone), options.devices
     if role not in mine or len(here) < each:
