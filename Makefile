@@ -5,7 +5,11 @@ BIN := $(VENV)/bin
 # Compiled programs are kept for all checkouts, where the command line keeps them.
 export JAX_COMPILATION_CACHE_DIR ?= $(HOME)/.cache/boonta/jax
 
-.PHONY: train test check format clean
+# More words for pytest.
+PYTEST ?=
+RUN = $(BIN)/python -m pytest -n 2 --dist worksteal
+
+.PHONY: train test test-fast test-all faults check format clean
 
 $(VENV)/.installed: pyproject.toml requirements.lock
 	$(PYTHON) -m venv $(VENV)
@@ -20,7 +24,17 @@ train: $(VENV)/.installed
 	$(BIN)/boonta train
 
 test: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -n 2 --dist worksteal --durations 40 --durations-min 10
+	$(RUN) -m "not full" --durations 20 --durations-min 3 $(PYTEST)
+
+test-fast: $(VENV)/.installed-dev
+	$(RUN) -m "not full and not slow" $(PYTEST)
+
+test-all: $(VENV)/.installed-dev
+	BOONTA_TEST_OPTIMIZED=1 $(RUN) --durations 40 --durations-min 10 $(PYTEST)
+
+# Plants the faults of tests/planted_faults.toml one by one; each must make a test fail.
+faults: $(VENV)/.installed-dev
+	$(BIN)/python -m tests.planted_faults
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

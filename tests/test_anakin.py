@@ -14,6 +14,7 @@ from boonta.core import devices, random
 from boonta.core.environment import Environment, proceed, start
 from boonta.core.spec import Discrete, Spec
 from boonta.envs import catch
+from tests.marks import in_full
 
 TINY = {"body": "mlp", "hidden": (16,), "unroll": 8, "batch": 8, "anneal": False}
 AGENTS = {
@@ -55,7 +56,7 @@ def differ(one, other):
     return any(not np.array_equal(a, b) for a, b in pairs)
 
 
-@pytest.mark.parametrize("count", [2, 8])
+@pytest.mark.parametrize("count", [2, *in_full(8)])
 def test_devices_do_not_change_what_is_learned(count):
     alone, metrics = trained(program())
     together, metrics_together = trained(program(count))
@@ -67,7 +68,7 @@ def test_devices_do_not_change_what_is_learned(count):
     assert_close(metrics["loss/value"], metrics_together["loss/value"], 1e-5)
 
 
-@pytest.mark.parametrize("name", AGENTS)
+@pytest.mark.parametrize("name", ["vtrace", *in_full("ppo")])
 def test_a_seed_is_a_run(name):
     one, again, other = (trained(program(name=name), [seed]) for seed in (3, 3, 4))
     assert_close(one, again)
@@ -142,7 +143,7 @@ def objective(count, steps):
 META = {"learning_rate": jnp.float32(0.1), "entropy_cost": jnp.float32(0.05)}
 
 
-@pytest.mark.parametrize("count", [2, 8])
+@pytest.mark.parametrize("count", [2, *in_full(8)])
 def test_the_meta_gradient_does_not_depend_on_the_devices(count):
     value, grads = objective(1, 2)(META)
     value_together, grads_together = objective(count, 2)(META)
@@ -183,8 +184,14 @@ def broken(where="reward", after=12, length=40):
     return Environment(spec, reset, step)
 
 
-@pytest.mark.parametrize("count", [1, 2])
-@pytest.mark.parametrize(("where", "name"), [("reward", "reward"), ("observation", "observation/speed")])
+@pytest.mark.parametrize(
+    ("where", "name", "count"),
+    [
+        ("reward", "reward", 1),
+        ("observation", "observation/speed", 2),
+        *in_full(("reward", "reward", 2), ("observation", "observation/speed", 1)),
+    ],
+)
 def test_a_bad_tensor_of_the_environment_is_named(where, name, count):
     made = unit(count, environment=broken(where))
     _, metrics = trained(anakin.program(made, devices.mesh(jax.devices()[:count])), iterations=3)
@@ -193,7 +200,7 @@ def test_a_bad_tensor_of_the_environment_is_named(where, name, count):
     assert made.tensors()[health[1] - 1] == name
 
 
-@pytest.mark.parametrize("name", AGENTS)
+@pytest.mark.parametrize("name", ["vtrace", *in_full("ppo")])
 def test_a_bad_loss_is_named(name):
     made = unit(name=name, optimizer="sgd", learning_rate=1e30)
     _, metrics = trained(anakin.program(made, devices.mesh(jax.devices()[:1])), iterations=5)

@@ -12,6 +12,7 @@ from benchmarks import common, pictures, tables
 from benchmarks.anakin import contestants, convolution, gridworld, memory, peers, scaling
 from benchmarks.sebulba import contestants as hosted
 from benchmarks.sebulba import efficiency, pong, shapes, soak
+from tests.marks import full, in_full
 
 TINY = peers.AGENT | {"hidden": [8], "unroll": 32, "epochs": 1, "minibatches": 1}
 KEYS = {
@@ -151,7 +152,7 @@ def test_benchmarks_of_sebulba_write_complete_rows(benchmark, monkeypatch, tmp_p
         assert (ours["limit"], ours["of_limit"], ours["of_peer"]) == (pytest.approx(1000), pytest.approx(0.8), 1.6)
 
 
-@pytest.mark.parametrize("kind", ["ours", "environments", "acting", "learning"])
+@pytest.mark.parametrize("kind", ["ours", *in_full("environments", "acting", "learning")])
 def test_contestants_of_sebulba_run(kind, monkeypatch):
     ends = []
     monkeypatch.setattr(hosted, "SECONDS", 0.1)
@@ -174,6 +175,7 @@ def test_flat_is_what_stays():
     assert soak.thirds([5, 5, 7, 7, 8, 8], memory=False) == (7, 8, False)
 
 
+@full
 def test_a_run_is_watched_and_can_be_resumed(tmp_path):
     folder = tmp_path / "run"
     words = ["ppo", "gym:CartPole-v1", "--on", "sebulba", "--steps", "1e9", "--out", str(folder)]

@@ -15,11 +15,12 @@ from benchmarks.planning import contestants, exact, muzeros_contestants, positio
 from boonta import envs
 from boonta.agents import muzero
 from boonta.experiments.games import players
+from tests.marks import full, in_full
 
 SMALL = {"body": "mlp", "width": 8, "head": 8, "simulations": 2}
 
 
-@pytest.mark.parametrize("agent", ["alphazero", "muzero"])
+@pytest.mark.parametrize("agent", ["muzero", *in_full("alphazero")])
 def test_moves_of_self_play_are_counted(agent):
     settings = SMALL | ({"history": 0} if agent == "muzero" else {})
     task = {"agent": agent, "game": "pgx:tic_tac_toe", "envs": 4, "steps": 30, "settings": settings}
@@ -29,6 +30,7 @@ def test_moves_of_self_play_are_counted(agent):
     assert theirs["idle"] == 0
 
 
+@full
 @pytest.mark.parametrize("part", ["play", "learn"])
 def test_what_stands_beside_other_muzeros_counts_its_steps(part):
     settings = SMALL | {"history": 0, "batch": 4, "unroll_steps": 2, "n_step": 2, "consistency_coefficient": 2.0}

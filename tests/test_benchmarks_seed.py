@@ -10,6 +10,7 @@ from benchmarks import common
 from benchmarks.sebulba import contestants as hosted
 from benchmarks.seed import contestants, cost, drills, fuzz, latency, paper, replay, stage, stores, throughput
 from boonta import envs
+from tests.marks import in_full
 from tests.test_benchmarks import KEYS, MACHINE
 
 STEPS = {"seed": 1000, "sebulba": 1100, "rllib": 100, "rllib, wide": 500, "near": 500, "SEED": 1000}
@@ -98,7 +99,7 @@ TASKS = {
 }
 
 
-@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize("name", ["ours", "whole", *in_full("raw", "near", "far")])
 def test_contestants_of_seed_run(name, ends):
     answer = contestants.KINDS[TASKS[name]["kind"]](TASKS[name]).run(0)
     assert answer["steps"] > 0 and answer["seconds"] > 0
@@ -106,8 +107,8 @@ def test_contestants_of_seed_run(name, ends):
         assert 0 < answer["latency"] < answer["seconds"] * 2
 
 
-@pytest.mark.parametrize("what", ["insert", "sample"])
-@pytest.mark.parametrize("store", ["host", "compressed", "device"])
+@pytest.mark.parametrize("what", ["sample", *in_full("insert")])
+@pytest.mark.parametrize("store", ["compressed", *in_full("host", "device")])
 def test_stores_are_filled_and_measured(store, what, ends):
     task = {"store": store, "what": what, "capacity": 16, "batch": 2}
     made = contestants.store(task)

@@ -6,9 +6,7 @@ import pytest
 
 from benchmarks.common import compete
 from benchmarks.split import contestants, value_batch
-from boonta.testing import redis_servers
-
-NEEDED = pytest.mark.skipif(not redis_servers.installed(), reason="redis-server is not installed")
+from tests.marks import full, needs_redis
 
 
 @pytest.mark.parametrize("algorithm", ["ddpg", "td3", "sac"])
@@ -25,7 +23,7 @@ def test_one_process_makes_an_update_of_the_critics_for_each_step():
     assert run["steps"] == run["env_steps"] == 30
 
 
-@pytest.mark.parametrize("carriers", [("in-process", "shm"), pytest.param(("redis", "pipelines"), marks=NEEDED)])
+@pytest.mark.parametrize("carriers", [("in-process", "shm"), pytest.param(("redis", "pipelines"), marks=needs_redis)])
 def test_carriers_lose_nothing(carriers):
     task = {"module": "benchmarks.split.contestants", "kind": "carrier", "size": 64, "seconds": 0.5}
     for name, outcome in compete({by: task | {"by": by} for by in carriers}, 1).items():
@@ -33,6 +31,7 @@ def test_carriers_lose_nothing(carriers):
         assert run["steps"] > 0 and not run.get("lost"), name
 
 
+@full
 def test_who_is_taught_goes_on_and_is_evaluated():
     words = ["ddpg", "gym:Pendulum-v1", "agent.hidden=[8]", "agent.value_batch=8", "agent.policy_batch=8"]
     words += ["agent.minimum=20", "architecture.envs=1"]

@@ -32,6 +32,7 @@ from boonta.core.host import Workers
 from boonta.core.trace import Trace
 from boonta.envs.served import serve
 from boonta.transport.shm import SharedMemory
+from tests.marks import full, in_full
 from tests.meetings import unordered
 from tests.watching import watched
 
@@ -171,11 +172,22 @@ def on_split(agent, environment):
 
 ARCHITECTURES = {"sebulba": on_sebulba, "seed": on_seed, "fleet": on_fleet, "split": on_split}
 NOT_SPLIT = ("ppo", "vtrace", "r2d2")  # agents without replay, or that give first priorities
+# With memory, with learners that meet and own statistics, with a search: on each architecture that has them.
+QUICK = {
+    *(("vtrace, recurrent", on) for on in ("sebulba", "seed", "fleet")),
+    *(("sac", on) for on in ARCHITECTURES),
+    ("muzero", "fleet"),
+}
 
 
 @pytest.mark.parametrize(
     ("name", "architecture"),
-    [(name, on) for name in TABLE for on in ARCHITECTURES if on != "split" or not name.startswith(NOT_SPLIT)],
+    [
+        pytest.param(name, on, marks=() if (name, on) in QUICK else full)
+        for name in TABLE
+        for on in ARCHITECTURES
+        if on != "split" or not name.startswith(NOT_SPLIT)
+    ],
 )
 def test_experience_is_that_of_anakin(name, architecture):
     agent, environment, trajectories = of_anakin(name)
@@ -198,7 +210,7 @@ def test_split_says_what_it_is_not_for(name):
         next(on_split(*made(name)))
 
 
-@pytest.mark.parametrize("name", ["ppo, continuous", "vtrace", "dqn", "r2d2", "muzero", "sac"])
+@pytest.mark.parametrize("name", ["vtrace", "sac", *in_full("ppo, continuous", "dqn", "r2d2", "muzero")])
 def test_devices_meet_in_one_order(name):
     """Nothing else orders a collective within a loop and one beside it."""
     agent, environment = made(name)
@@ -220,7 +232,11 @@ LEARNING = {
 # PPO shuffles the steps of each device, so its devices must hold the same environments: then only one thread will do.
 @pytest.mark.parametrize(
     ("name", "shards", "actor_threads"),
-    [("ppo", 1, 1), ("ppo", 2, 1), ("ppo", 1, 2), ("vtrace", 1, 1), ("vtrace", 2, 1), ("vtrace", 2, 2)],
+    [
+        ("ppo", 2, 1),
+        ("vtrace", 2, 2),
+        *in_full(("ppo", 1, 1), ("ppo", 1, 2), ("vtrace", 1, 1), ("vtrace", 2, 1)),
+    ],
 )
 def test_synchronous_learning_is_that_of_anakin(name, shards, actor_threads):
     factory, settings, values = LEARNING[name]

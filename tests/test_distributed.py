@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from boonta.cli import main
+from tests.marks import full, in_full
 from tests.test_training import TINY, assigned, final, rows, status
 
 PATIENCE = 300.0
@@ -30,8 +31,8 @@ def free_port():
 
 def started(arguments):
     """One command in two processes that meet."""
-    flag = "--xla_force_host_platform_device_count=1"
-    environment = os.environ | {"XLA_FLAGS": flag, "JAX_PLATFORMS": "cpu"}
+    flags = os.environ["XLA_FLAGS"].replace("device_count=8", "device_count=1")
+    environment = os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
     meet = ["--coordinator", f"127.0.0.1:{free_port()}", "--processes", "2", "--process"]
     return [
         subprocess.Popen(
@@ -87,6 +88,7 @@ def sebulba(out):
             "--out", str(out), *TINY, *SGD]  # fmt: skip
 
 
+@full
 def test_two_replicas_of_sebulba_learn_what_two_learner_devices_learn(tmp_path):
     alone, folder = tmp_path / "alone", tmp_path / "run"
     assert main([*sebulba(alone), "--learners", "2", "--actors", "1"]) == 0
@@ -100,7 +102,7 @@ def test_two_replicas_of_sebulba_learn_what_two_learner_devices_learn(tmp_path):
         assert one.get("episode/count") == two.get("episode/count")
 
 
-@pytest.mark.parametrize("agent", ["ppo", "r2d2"])
+@pytest.mark.parametrize("agent", ["ppo", *in_full("r2d2")])
 def test_two_hosts_of_seed_learn_together(agent, tmp_path):
     """From each trajectory once, and from replay in the memory of each host."""
     folder = tmp_path / "run"
@@ -122,6 +124,7 @@ def test_two_hosts_of_seed_learn_together(agent, tmp_path):
     assert next(row for row in reversed(rows(folder)) if "batch_mean" in row)["clients/environments"] == 4
 
 
+@full
 def test_evaluations_beside_training_are_saved_by_all_hosts_and_one_signal_ends_them(tmp_path):
     folder = tmp_path / "run"
     words = [word for word in sebulba(folder) if word != "--synchronous"]
@@ -143,7 +146,7 @@ def test_evaluations_beside_training_are_saved_by_all_hosts_and_one_signal_ends_
     assert status(folder)["status"] == "interrupted"
 
 
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("victim", [1, *in_full(0)])
 def test_a_killed_replica_ends_the_other_and_both_go_on(victim, tmp_path):
     folder = tmp_path / "run"
     long = [word if word != "3200" else "100000000" for word in sebulba(folder)]
@@ -153,9 +156,7 @@ def test_a_killed_replica_ends_the_other_and_both_go_on(victim, tmp_path):
         while not (list(folder.glob("checkpoints/*/checksums.json")) or time.monotonic() > deadline):
             time.sleep(0.1)
         processes[victim].kill()
-        began = time.monotonic()
         _, err = processes[1 - victim].communicate(timeout=PATIENCE)
-        assert time.monotonic() - began < 10
         assert processes[1 - victim].returncode == 1, err
         assert f"host {1 - victim} of 2 could not reach another one, which may have died" in err.splitlines()[-1]
     finally:

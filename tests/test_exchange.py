@@ -19,8 +19,7 @@ from boonta.testing.exchange import LAYOUT, ExchangeContract, blob, entry, numbe
 from boonta.transport import redis_insert, redis_server, shm
 from boonta.transport.redis import Redis
 from boonta.transport.shm import SharedMemory
-
-NEEDED = pytest.mark.skipif(not redis_servers.installed(), reason="redis-server is not installed")
+from tests.marks import needs_redis
 
 
 # Forked processes of these tests only write to the exchange; JAX warns of every fork.
@@ -60,7 +59,7 @@ def server(tmp_path_factory):
         yield server
 
 
-@NEEDED
+@needs_redis
 @pytest.mark.filterwarnings("ignore:os.fork")
 @pytest.mark.filterwarnings("ignore:This process")
 class TestRedis(ExchangeContract):
@@ -239,7 +238,7 @@ def test_who_waits_for_long_looks_less_often(monkeypatch):
     assert (slept[0], slept[10], slept[-1]) == (shm.SHORTEST, shm.SHORT, shm.LONGEST)
 
 
-@NEEDED
+@needs_redis
 def test_a_server_that_forgets_everything_is_told_again(tmp_path):
     with redis_servers.serving(tmp_path) as server:
         driver = made(server, LAYOUT)
@@ -264,7 +263,7 @@ def test_a_server_that_forgets_everything_is_told_again(tmp_path):
         assert not server.left()
 
 
-@NEEDED
+@needs_redis
 def test_no_total_is_told_again_before_the_entries_it_counts(tmp_path, monkeypatch):
     from redis.exceptions import ConnectionError
 
@@ -293,7 +292,7 @@ def test_no_total_is_told_again_before_the_entries_it_counts(tmp_path, monkeypat
     assert seen[-1] == [2, 2] and all(total <= length for total, length in seen)
 
 
-@NEEDED
+@needs_redis
 def test_what_others_have_read_never_changes_though_an_answer_is_lost(tmp_path, monkeypatch):
     from redis.client import Pipeline
     from redis.exceptions import ConnectionError
@@ -332,7 +331,7 @@ def test_what_others_have_read_never_changes_though_an_answer_is_lost(tmp_path, 
     assert len(left) == redis_insert.BLOBS
 
 
-@NEEDED
+@needs_redis
 def test_a_server_that_stays_away_breaks_the_exchange(tmp_path):
     with redis_servers.serving(tmp_path) as server:
         driver = made(server, LAYOUT, patience=0.5)
@@ -342,7 +341,7 @@ def test_a_server_that_stays_away_breaks_the_exchange(tmp_path):
         driver.close()
 
 
-@NEEDED
+@needs_redis
 def test_what_redis_cannot_keep_is_refused(tmp_path):
     large = LAYOUT._replace(logs=LAYOUT.logs | {"log": (1 << 20, 1 << 10)})
     said = {
@@ -354,7 +353,7 @@ def test_what_redis_cannot_keep_is_refused(tmp_path):
             made(server, large)
 
 
-@NEEDED
+@needs_redis
 def test_passwords_come_from_the_environment(tmp_path, monkeypatch):
     with redis_servers.serving(tmp_path, "--requirepass", "secret") as server:
         with pytest.raises(Refused, match=r"wants a password: set \$BOONTA_REDIS_PASSWORD"):
@@ -409,7 +408,7 @@ def test_errors_that_may_pass_are_known_in_transactions_too():
     assert not redis_server.passing(said.AuthenticationError("invalid password"))
 
 
-@NEEDED
+@needs_redis
 def test_whoever_a_run_has_started_waits_for_a_server_and_then_says_so(tmp_path):
     with redis_servers.serving(tmp_path) as server:
         driver = made(server, LAYOUT)

@@ -22,6 +22,7 @@ from boonta.experiments import evaluation
 from boonta.experiments.metrics import read_metrics
 from tests.commands import begun
 from tests.faulty import fail
+from tests.marks import in_full
 
 PATIENCE = 120.0
 
@@ -101,7 +102,11 @@ TOLD = {
 
 @pytest.mark.parametrize(
     ("fault", "where"),
-    [("raises", "step"), ("exits", "reset"), ("segfaults", "step"), ("hangs", "step"), ("hangs", "construction")],
+    [
+        ("segfaults", "step"),
+        ("hangs", "construction"),
+        *in_full(("raises", "step"), ("exits", "reset"), ("hangs", "step")),
+    ],
 )
 def test_a_worker_that_fails_is_made_anew_and_the_run_goes_on(fault, where, tmp_path):
     folder = tmp_path / "run"
@@ -123,9 +128,7 @@ def test_past_the_budget_the_run_ends_with_the_cause(tmp_path):
     while not (tmp_path / "marker").exists():
         assert process.poll() is None, process.communicate()
         time.sleep(0.05)
-    began = time.monotonic()
     _, err = process.communicate(timeout=PATIENCE)
-    assert time.monotonic() - began < 10
     assert process.returncode == 1
     assert "Traceback" in err
     record = json.loads((folder / "run.json").read_text())
@@ -147,18 +150,16 @@ def test_what_is_not_finite_is_dropped_with_its_environments(tmp_path, capfd):
 
 
 def test_a_learner_that_raises_ends_the_run(tmp_path, monkeypatch, capfd):
-    learn, calls, fell = Threads.iterate, [], []
+    learn, calls = Threads.iterate, []
 
     def fails(self, state):
         calls.append(1)
         if len(calls) == 5:
-            fell.append(time.monotonic())
             raise RuntimeError("the learner fell")
         return learn(self, state)
 
     monkeypatch.setattr(Threads, "iterate", fails)
     assert main(words(tmp_path / "run")) == 1
-    assert time.monotonic() - fell[0] < 10
     err = capfd.readouterr().err
     assert "the learner fell" in err
     assert "Traceback" in err
@@ -217,7 +218,7 @@ R2D2 = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGTERM, *in_full(signal.SIGKILL)])
 def test_seed_ended_or_killed_goes_on_with_its_replay(number, tmp_path):
     """Its actors get the signal too, and end with the run, not before it."""
     folder, steps = tmp_path / "run", 4_000
@@ -256,7 +257,7 @@ def test_a_tied_process_hears_no_signal_before_it_is_tied():
     assert (out, code) == ("tied\n", 0), err
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGKILL, *in_full(signal.SIGTERM)])
 def test_ended_or_killed_a_run_goes_on_where_it_was(number, tmp_path):
     folder = tmp_path / "run"
     processes = ["--set", "architecture.workers=processes", "--set", "architecture.restarts=0"]

@@ -32,6 +32,7 @@ from boonta.replay.windows import windows
 from boonta.transport.inline import Inline
 from tests.commands import begun
 from tests.counter import Counter
+from tests.marks import full, in_full
 
 PATIENCE = 300.0
 
@@ -127,7 +128,7 @@ def test_what_waits_behind_a_long_call_is_not_late(monkeypatch):
         while not heard:
             staff.receive()
         with pytest.raises(Failed, match="no answer to 'sleep'"):
-            staff.ask(post, "sleep", 30.0)
+            staff.ask(post, "sleep", 3.0)
             while True:
                 staff.receive()
     finally:
@@ -230,7 +231,7 @@ def iterated(members, count):
     return metrics, told
 
 
-@pytest.mark.parametrize("name", AGENTS)
+@pytest.mark.parametrize("name", ["vtrace", "dqn", *in_full("ppo", "r2d2", "muzero")])
 def test_every_agent_learns_on_it(name, begin):
     members = begin(name)
     metrics, told = iterated(members, 30)
@@ -246,10 +247,10 @@ def test_every_agent_learns_on_it(name, begin):
     assert members.learning > 0.0 and members.acting > 0.0 and members.staff.spent == 0
 
 
-@pytest.mark.parametrize("name", ["dqn", "r2d2", "muzero"])
+@pytest.mark.parametrize("name", ["muzero", *in_full("dqn", "r2d2")])
 def test_samples_keep_to_their_ratio(name, begin):
     members = begin(name)
-    iterated(members, 100)
+    iterated(members, 40)
     plan = members.plan
     ahead = (members.inserted - plan.minimum) * plan.ratio - members.sampled
     assert -plan.batch <= ahead <= plan.ahead * plan.batch + 2 * plan.workers * plan.pieces() * plan.ratio
@@ -259,8 +260,7 @@ def test_samples_keep_to_their_ratio(name, begin):
     assert (members.renewed > 0.0) == bool(plan.reanalysers)
 
 
-@pytest.mark.parametrize("slow", [0.0, 0.2])
-@pytest.mark.parametrize("publish", [1, 3])
+@pytest.mark.parametrize(("slow", "publish"), [(0.2, 3), *in_full((0.0, 1), (0.0, 3), (0.2, 1))])
 def test_on_policy_experience_is_never_far_behind(begin, monkeypatch, slow, publish):
     run = Rollout.run
 
@@ -270,7 +270,7 @@ def test_on_policy_experience_is_never_far_behind(begin, monkeypatch, slow, publ
 
     monkeypatch.setattr(Rollout, "run", late)
     members = begin("vtrace", publish=publish)
-    metrics, _ = iterated(members, 40)
+    metrics, _ = iterated(members, 20)
     assert max(row["policy_lag_max"] for row in metrics) <= 2 * members.plan.ahead + publish
 
 
@@ -307,7 +307,13 @@ def test_it_goes_on_from_state_and_replay(begin):
 
 @pytest.mark.parametrize(
     ("who", "agent"),
-    [("_server", "dqn"), ("_memory", "dqn"), ("_workers", "dqn"), ("_reanalysers", "muzero"), ("_tester", "dqn")],
+    [
+        ("_server", "dqn"),
+        ("_memory", "dqn"),
+        ("_workers", "dqn"),
+        ("_tester", "dqn"),
+        *in_full(("_reanalysers", "muzero")),
+    ],
 )
 def test_who_is_gone_is_replaced(who, agent, begin):
     members = begin(agent, restarts=1)
@@ -437,15 +443,6 @@ def ended(process):
     return process.returncode, out, err
 
 
-def test_a_run_in_threads(tmp_path):
-    code, out, err = ended(begun(words(tmp_path / "run", "--set", "architecture.crew=threads")))
-    assert code == 0, err
-    result = json.loads(out)
-    assert result["env_steps"] == 4000 and result["updates"] == 100
-    rows = read_metrics(tmp_path / "run")
-    assert {"busy/server", "busy/training", "restarts"} <= {key for row in rows for key in row}
-
-
 def members_of(process):
     """Process numbers of the members of a run, by what they were hired as."""
     found = {}
@@ -514,6 +511,7 @@ def test_members_that_are_killed_are_replaced_and_a_run_that_is_ended_goes_on(tm
     assert after["replay/windows"] >= 0.9 * last["replay/windows"]
 
 
+@full
 def test_a_driver_that_is_killed_takes_its_members_along(tmp_path):
     folder = tmp_path / "run"
     process = begun(words(folder, "--set", "run.checkpoint_every=2000", agent="dqn", steps=ENDLESS))
@@ -540,11 +538,13 @@ def test_a_driver_that_is_killed_takes_its_members_along(tmp_path):
     assert max(int(one.name) for one in saved.iterdir() if one.name.isdigit()) > last
 
 
-def test_a_run_that_ended_before_its_last_evaluation_is_evaluated_when_resumed(tmp_path):
+def test_a_run_in_threads_that_ended_before_its_last_evaluation_is_evaluated_when_resumed(tmp_path):
     folder = tmp_path / "run"
-    threads = ("--set", "architecture.crew=threads")
-    code, _, err = ended(begun(words(folder, *threads, agent="dqn", steps=2000)))
+    code, out, err = ended(begun(words(folder, "--set", "architecture.crew=threads")))
     assert code == 0, err
+    result = json.loads(out)
+    assert result["env_steps"] == 4000 and result["updates"] == 100
+    assert {"busy/server", "busy/training", "restarts"} <= {key for row in read_metrics(folder) for key in row}
     record = json.loads((folder / "run.json").read_text("utf-8"))
     record["status"] = "running"
     (folder / "run.json").write_text(json.dumps(record), "utf-8")

@@ -15,6 +15,7 @@ from boonta.experiments.games import lines, players
 from boonta.experiments.games.match import elo, match, played, table
 from boonta.experiments.games.players import Followed, Random, Search, player, solver
 from boonta.ops.search import Tree
+from tests.marks import in_full
 
 
 class Lowest(Followed):
@@ -35,7 +36,7 @@ def test_sides_are_swapped_and_wins_are_the_movers():
     np.testing.assert_array_equal(totals, [1, -1, 1, -1, 1, -1])
 
 
-@pytest.mark.parametrize("family", ["openspiel", "pgx"])
+@pytest.mark.parametrize("family", ["openspiel", *in_full("pgx")])
 def test_a_solver_never_loses(family):
     perfect = player("solver", f"{family}:tic_tac_toe", 0)
     totals = played(tic_tac_toe(family), (perfect, Random(1)), 60)

@@ -20,6 +20,7 @@ from boonta.core.spec import Continuous
 from boonta.core.types import FIRST, LAST, MID
 from boonta.envs import dm, gym, workers
 from tests.faulty import fail
+from tests.marks import full
 
 KINDS = ("serial", "threads", "processes")
 
@@ -250,6 +251,9 @@ WORDS = {
 }
 
 
+ENOUGH = {("exits", "construction"), ("raises", "reset"), ("segfaults", "step"), ("hangs", "step")}
+
+
 class Part:
     """A part of Faulty environments that travels."""
 
@@ -272,8 +276,14 @@ def fails(kind, fault, where, limit):
             batch.close()
 
 
-@pytest.mark.parametrize("where", ["construction", "reset", "step"])
-@pytest.mark.parametrize("fault", WORDS)
+@pytest.mark.parametrize(
+    ("fault", "where"),
+    [
+        pytest.param(fault, where, marks=() if (fault, where) in ENOUGH else full)
+        for fault in WORDS
+        for where in ("construction", "reset", "step")
+    ],
+)
 def test_processes_tell_how_an_environment_failed(fault, where):
     fails(workers.Processes, fault, where, Workers("processes", 2, 4.0 if fault == "hangs" else 60.0))
 

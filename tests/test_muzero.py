@@ -12,6 +12,7 @@ from boonta.core import acting
 from boonta.core.types import Sample
 from boonta.envs import catch, pgx
 from boonta.testing import AgentContract
+from tests.marks import full, in_full
 
 TINY = {"body": "mlp", "width": 16, "head": 8, "simulations": 4, "unroll_steps": 2, "n_step": 3, "batch": 4}
 PLAIN = {"optimizer": "sgd", "learning_rate": 1.0, "max_grad_norm": 1e9}
@@ -46,11 +47,13 @@ class TestMuZero(MuZeroContract):
         return decided(*made(catch.make(rows=4, columns=3), roots=4, **losses, **PLAIN))
 
 
+@full
 class TestMuZeroWithItsOwnSearch(MuZeroContract):
     def make(self):
         return decided(*made(pgx.make("tic_tac_toe"), search="puct", roots=9, history=3, target_interval=10))
 
 
+@full
 class TestMuZeroWithADummyAction(MuZeroContract):
     one_device_is_two = True
 
@@ -58,6 +61,7 @@ class TestMuZeroWithADummyAction(MuZeroContract):
         return decided(*made(pgx.make("tic_tac_toe"), beyond="dummy", roots=9, history=0, explore=0.5, **PLAIN))
 
 
+@full
 class TestMuZeroResidual(MuZeroContract):
     """Batch normalisation is over a device's own batch, so two devices differ from one."""
 
@@ -78,6 +82,7 @@ class TestAlphaZero(MuZeroContract):
         return decided(*zero(envs.make("pgx:tic_tac_toe", model=True), roots=9, sampler="ranked", **PLAIN))
 
 
+@full
 class TestAlphaZeroResidual(MuZeroContract):
     def make(self):
         small = {"body": "resnet", "channels": 4, "blocks": (1,), "norm": "batch", "search": "puct"}
@@ -85,11 +90,11 @@ class TestAlphaZeroResidual(MuZeroContract):
 
 
 def collected(agent, environment, envs, length):
-    params = agent.init(jax.random.key(0))
+    params = jax.jit(agent.init)(jax.random.key(0))
     begin = jax.vmap(lambda i: acting.begin(agent, environment, params, i, envs, jax.random.key(1)))
-    actors = begin(jnp.arange(envs))
-    _, trajectory, _ = acting.unroll(agent, environment, params, actors, length, jnp.int32(0))
-    return params, trajectory
+    actors = jax.jit(begin)(jnp.arange(envs))
+    unroll = jax.jit(lambda params, actors: acting.unroll(agent, environment, params, actors, length, jnp.int32(0)))
+    return params, unroll(params, actors)[1]
 
 
 def whole(trajectory):
@@ -110,9 +115,8 @@ def test_steps_after_an_end_do_not_reach_the_loss():
     extras = {"policy": jnp.where(later[:-1, None], 0.5, trajectory.extras["policy"])}
     extras["value"] = jnp.where(later[:-1], 9.0, trajectory.extras["value"])
     altered = trajectory._replace(timesteps=timesteps, extras=extras)
-    updates = [
-        learner.update(learner.init(params), params, whole(one), jax.random.key(2)) for one in (trajectory, altered)
-    ]
+    update, state = jax.jit(learner.update), learner.init(params)
+    updates = [update(state, params, whole(one), jax.random.key(2)) for one in (trajectory, altered)]
     jax.tree.map(np.testing.assert_array_equal, updates[0][1], updates[1][1])
 
 
@@ -196,6 +200,7 @@ def test_the_same_parameters_find_again_what_they_found():
         np.testing.assert_allclose(new, old, atol=1e-3)
 
 
+@full
 def test_newer_parameters_renew_the_targets():
     before, _ = anakin_of(6, learning_rate=1e-2, reanalyse=0.0)
     again, _ = anakin_of(6, learning_rate=1e-2, reanalyse=0.75)
@@ -207,6 +212,7 @@ def test_newer_parameters_renew_the_targets():
     np.testing.assert_array_equal(*actions)
 
 
+@full
 def test_a_large_batch_of_experience_makes_several_updates_in_a_row():
     """On-policy, an iteration of 8 environments and batches of 2 is four plain updates, one after the other."""
     environment = catch.make(rows=4, columns=3)
@@ -225,7 +231,7 @@ def test_a_large_batch_of_experience_makes_several_updates_in_a_row():
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), after.params, params)
 
 
-@pytest.mark.parametrize(("maker", "blocks"), [(made, (1, 0, 0)), (zero, (1,))], ids=["muzero", "alphazero"])
+@pytest.mark.parametrize(("maker", "blocks"), [(made, (1, 0, 0)), *in_full((zero, (1,)))])
 def test_a_gradient_made_in_blocks_is_that_of_the_whole_batch(maker, blocks, monkeypatch):
     environment = envs.make("pgx:tic_tac_toe", model=maker is zero)
     agent, _ = maker(environment, body="resnet", channels=4, blocks=blocks, **PLAIN)
@@ -234,6 +240,7 @@ def test_a_gradient_made_in_blocks_is_that_of_the_whole_batch(maker, blocks, mon
     found = []
     for rows in (8, 2):
         monkeypatch.setattr(planning, "GRADIENT_ROWS", rows)
-        _, improved, feedback = learner.update(learner.init(params), params, whole(trajectory), jax.random.key(2))
+        update = jax.jit(lambda *inputs: learner.update(*inputs))  # anew: the rows are read when it is traced
+        _, improved, feedback = update(learner.init(params), params, whole(trajectory), jax.random.key(2))
         found.append((improved["network"], feedback.metrics))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), *found)

@@ -20,6 +20,7 @@ from boonta.replay.ring import ring
 from boonta.replay.weights import Weights
 from boonta.replay.windows import windows
 from boonta.testing.replay import LENGTH, ReplayContract, pieces, whole
+from tests.marks import in_full
 
 
 class TestOnce(ReplayContract):
@@ -116,10 +117,9 @@ def of_the_stream(trajectory, stream, period, reborn):
 
 
 samplers = pytest.mark.parametrize("sampler", ["uniform", "prioritized", "ranked"])
-shapes = pytest.mark.parametrize(
-    ("length", "period", "unroll", "stack"),
-    [(6, 2, 2, 1), (6, 2, 4, 3), (1, 1, 1, 4), (3, 1, 4, 4), (4, 4, 4, 4), (5, 2, 2, 2), (2, 1, 6, 1)],
-)
+SHAPES = [(6, 2, 4, 3), (5, 2, 2, 2)]
+MORE = [(6, 2, 2, 1), (1, 1, 1, 4), (3, 1, 4, 4), (4, 4, 4, 4), (2, 1, 6, 1)]
+shapes = pytest.mark.parametrize(("length", "period", "unroll", "stack"), [*SHAPES, *in_full(*MORE)])
 
 
 @samplers
@@ -413,9 +413,10 @@ def test_pieces_acted_on_again_are_the_stream_and_keep_their_new_extras(length, 
     stream = streams(3, rounds * unroll + 1, stack)
     replay = renewing(length, period, unroll, stack, reanalyse=1.0, memory=False)
     past, renew = jax.jit(replay.renewal.past, static_argnums=2), jax.jit(replay.renewal.renew)
+    insert, look, revise = jax.jit(replay.insert), jax.jit(replay.window), jax.jit(replay.revise)
     state = replay.init(jax.tree.map(lambda x: x[0], piece_of(stream, 0, unroll, np.zeros(3, int))))
     for i in range(rounds):
-        state, _ = replay.insert(state, piece_of(stream, i, unroll, np.zeros(3, int)))
+        state, _ = insert(state, piece_of(stream, i, unroll, np.zeros(3, int)))
         place, pieces_ = past(state, jax.random.key(i), 4)
         for b in range(4):
             e, begin = int(pieces_.origin.environment[b]), int(pieces_.origin.step[b])
@@ -425,14 +426,14 @@ def test_pieces_acted_on_again_are_the_stream_and_keep_their_new_extras(length, 
             assert one.memory["h"] == begin
         state, ids = renew(state, place, {"q": -pieces_.timesteps.reward}, jnp.int32(1000 + i))
         there = np.asarray(ids.place) >= 0
-        window = replay.window(state, ids)
+        window = look(state, ids)
         assert window.memory == ()
         for b in np.flatnonzero(there):
             q, reward = window.extras["q"][b], window.timesteps.reward[b, :-1]
             inside = min(unroll - int(window.origin.step[b]) % unroll, length)
             np.testing.assert_array_equal(q[:inside], -reward[:inside])
             assert window.origin.version[b] == 1000 + i
-        revised = replay.revise(state, ids, jnp.full(len(there), 2.0))
+        revised = revise(state, ids, jnp.full(len(there), 2.0))
         assert int(replay.size(revised)) == int(replay.size(state))
     assert 0 < replay.renewal.share(state) < 1
 

@@ -1,6 +1,7 @@
 """Search: the compiled one against one written for reading, on random trees; legal actions; and what chance may do."""
 
-from functools import partial
+from functools import cache, partial
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,43 +15,60 @@ from tests.plain_search import gumbel, puct
 ACTIONS, STATES, SIMULATIONS = 4, 40, 20
 
 
-class Tables:
+class Tables(NamedTuple):
     """A random model: where actions lead among numbered states, and what it says of each."""
 
-    def __init__(self, seed, turns=(1.0, -1.0, 0.0)):
+    next: np.ndarray
+    logits: np.ndarray
+    value: np.ndarray
+    reward: np.ndarray
+    discount: np.ndarray
+
+    @classmethod
+    def of(cls, seed, turns=(1.0, -1.0, 0.0)):
         random = np.random.default_rng(seed)
-        self.next = random.integers(0, STATES, (STATES, ACTIONS))
-        self.logits = random.normal(size=(STATES, ACTIONS)).astype(np.float32)
-        self.value = random.normal(size=STATES).astype(np.float32)
-        self.reward = random.normal(size=(STATES, ACTIONS)).astype(np.float32)
-        self.discount = 0.9 * random.choice(np.asarray(turns, np.float32), (STATES, ACTIONS))
+        return cls(
+            random.integers(0, STATES, (STATES, ACTIONS)),
+            random.normal(size=(STATES, ACTIONS)).astype(np.float32),
+            random.normal(size=STATES).astype(np.float32),
+            random.normal(size=(STATES, ACTIONS)).astype(np.float32),
+            0.9 * random.choice(np.asarray(turns, np.float32), (STATES, ACTIONS)),
+        )
 
     def plain(self, state, action):
         to = self.next[state, action]
         return to, self.logits[to], self.value[to], self.reward[state, action], self.discount[state, action]
 
     def compiled(self, state, action, key):
-        to = jnp.asarray(self.next)[state, action]
-        one = jnp.asarray(self.reward)[state, action], jnp.asarray(self.discount)[state, action]
-        return Node(to, jnp.asarray(self.logits)[to], jnp.asarray(self.value)[to], *one)
+        del key
+        to = self.next[state, action]
+        return Node(to, self.logits[to], self.value[to], self.reward[state, action], self.discount[state, action])
 
     def root(self, state=0):
         nothing = jnp.float32(0.0)
-        return Node(jnp.int32(state), jnp.asarray(self.logits)[state], jnp.asarray(self.value)[state], nothing, nothing)
+        return Node(jnp.int32(state), self.logits[state], self.value[state], nothing, nothing)
 
     def plain_root(self, state=0):
         return PlainNode(state, self.logits[state], self.value[state])
 
 
-def found(tables, options, legal, key, temperature):
+@cache
+def program(options, exploring):
+    """A search of any tables: one program for all of them."""
     return jax.jit(
-        lambda key: search(options, tables.root(), tables.compiled, legal, key, temperature, temperature > 0)
-    )(key)
+        lambda tables, legal, key, temperature: search(
+            options, tables.root(), tables.compiled, legal, key, temperature, exploring
+        )
+    )
+
+
+def found(tables, options, legal, key, temperature):
+    return program(options, temperature > 0)(jax.tree.map(jnp.asarray, tables), legal, key, temperature)
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_gumbel_is_the_search_written_for_reading(seed):
-    tables, key = Tables(seed), jax.random.key(seed)
+    tables, key = Tables.of(seed), jax.random.key(seed)
     legal = np.asarray([True, seed % 2 == 0, True, True])
     for temperature in (0.0, 1.0):
         noise = temperature * np.asarray(jax.random.gumbel(jax.random.split(key)[1], (1, ACTIONS)))[0]
@@ -63,7 +81,7 @@ def test_gumbel_is_the_search_written_for_reading(seed):
 
 @pytest.mark.parametrize("seed", range(4))
 def test_puct_is_the_search_written_for_reading(seed):
-    tables = Tables(seed)
+    tables = Tables.of(seed)
     legal = np.asarray([True, seed % 2 == 0, True, True])
     _, policy, value = puct(tables.plain_root(), tables.plain, SIMULATIONS, legal)
     options = Options("puct", SIMULATIONS)
@@ -76,7 +94,7 @@ def test_puct_is_the_search_written_for_reading(seed):
 @pytest.mark.parametrize("kind", ["gumbel", "puct"])
 def test_many_at_once_are_each_by_itself(kind):
     """The composition of a batch changes nothing."""
-    tables, options = Tables(0), Options(kind, SIMULATIONS, dirichlet_fraction=0.9)
+    tables, options = jax.tree.map(jnp.asarray, Tables.of(0)), Options(kind, SIMULATIONS, dirichlet_fraction=0.9)
     keys = jax.random.split(jax.random.key(1), 16)
     one = partial(search, options, tables.root(), tables.compiled, None, temperature=jnp.float32(4.0), exploring=True)
     together = jax.jit(jax.vmap(one))(keys)
@@ -88,7 +106,7 @@ def test_many_at_once_are_each_by_itself(kind):
 
 @pytest.mark.parametrize("kind", ["gumbel", "puct"])
 def test_without_temperature_the_key_says_nothing(kind):
-    tables, options = Tables(2), Options(kind, SIMULATIONS)
+    tables, options = Tables.of(2), Options(kind, SIMULATIONS)
     one, other = (found(tables, options, None, jax.random.key(seed), 0.0) for seed in (0, 1))
     assert one.action == other.action
     np.testing.assert_array_equal(one.policy, other.policy)
@@ -99,7 +117,7 @@ def test_what_is_not_legal_is_not_done(kind):
     options = Options(kind, 8, dirichlet_fraction=0.9)
     for seed in range(8):
         legal = jnp.arange(ACTIONS) == seed % ACTIONS
-        out = found(Tables(seed), options, legal, jax.random.key(seed), 2.0)
+        out = found(Tables.of(seed), options, legal, jax.random.key(seed), 2.0)
         assert out.action == seed % ACTIONS
         np.testing.assert_allclose(out.policy, legal.astype(np.float32), atol=1e-6)
 

@@ -23,6 +23,7 @@ from boonta.core.trace import Trace
 from boonta.envs.served import serve
 from boonta.experiments import config, systems
 from boonta.experiments.metrics import read_metrics
+from tests.marks import in_full
 from tests.watching import watched
 
 LENGTH, ENVS = 4, 4
@@ -62,7 +63,7 @@ class Fragile:
         self.batch.close()
 
 
-@pytest.mark.parametrize(("actors", "learners"), [(1, 1), (2, 1), (1, 2), (2, 2), (1, 4)])
+@pytest.mark.parametrize(("actors", "learners"), [(2, 2), *in_full((1, 1), (2, 1), (1, 2), (1, 4))])
 def test_devices_act_and_learn_in_any_split(actors, learners):
     threads, state = threads_of(actors=actors, learners=learners)
     items = watched(threads)
@@ -81,7 +82,7 @@ def test_devices_act_and_learn_in_any_split(actors, learners):
         threads.stop()
 
 
-@pytest.mark.parametrize("lag", [0, 1, 3])
+@pytest.mark.parametrize("lag", [0, 1, *in_full(3)])
 def test_lag_is_bounded_and_actors_wait_for_a_slow_learner(lag):
     threads, state = threads_of(lag=lag)
     threads.start(state)
@@ -209,11 +210,11 @@ def test_a_failing_update_ends_the_run():
 
 
 def test_actors_that_wait_for_an_update_are_not_silent():
-    threads, state = threads_of(lag=0, timeout=2.0)
+    threads, state = threads_of(lag=0, timeout=1.0)
     publish = threads._publish
 
     def late(*args):
-        time.sleep(3.0)
+        time.sleep(1.5)
         publish(*args)
 
     threads.start(state)
@@ -234,18 +235,16 @@ def always(life, steps):
 def test_past_the_budget_the_run_ends_with_the_cause(fails):
     threads, state = threads_of(lambda index, life: Fragile(index, life, fails), restarts=0 if fails is once else 5)
     threads.start(state)
-    begin = time.monotonic()
     with pytest.raises(Failed, match="the sky fell"):
         for _ in range(3):
             state, _, _ = threads.iterate(state)
     threads.stop()
-    assert time.monotonic() - begin < 10
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("actor")]
 
 
 def hang(life, steps):
     if steps == 2:
-        time.sleep(4)
+        time.sleep(2)
 
 
 def test_silence_ends_the_run():
@@ -320,7 +319,7 @@ def test_a_split_is_measured_on_real_devices():
     environment = envs.make("boonta:catch")
     agent = vtrace.vtrace(environment.spec, vtrace.Settings(batch=8, unroll=4, hidden=(8,)))
     host = serve(environment)
-    splits = splits_of(4, batch=8)
+    splits = splits_of(2, batch=8)
     measured = sebulba_split.measure(
         splits,
         jax.local_devices(),
@@ -344,7 +343,7 @@ def train(folder, *more, env="gym:CartPole-v1", agent="vtrace"):
     )
 
 
-@pytest.mark.parametrize("agent", ["vtrace", "ppo"])
+@pytest.mark.parametrize("agent", ["vtrace", *in_full("ppo")])
 def test_a_run_trains_evaluates_and_goes_on(agent, tmp_path, capsys):
     folder = tmp_path / "run"
     trace = tmp_path / "trace.json"

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import threading
+import time
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +23,7 @@ from boonta.core.host import Workers
 from boonta.core.trace import Trace
 from boonta.envs.served import serve
 from boonta.experiments import config, systems
+from tests.marks import in_full
 
 LENGTH = 5
 
@@ -156,7 +158,7 @@ AGENTS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("agent", AGENTS)
+@pytest.mark.parametrize("agent", ["r2d2", *in_full("vtrace", "ppo", "dqn")])
 def test_every_agent_runs_with_actors_of_its_own(agent, tmp_path, capfd):
     words = [part for setting in AGENTS[agent] for part in ("--set", setting)]
     words += ["--set", "architecture.envs=4", "--set", "architecture.chunk=8", "--set", "architecture.actors=2"]
@@ -183,13 +185,20 @@ def test_a_server_that_others_can_reach_is_refused_before_anything_begins(tmp_pa
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("agent", ["ppo", "r2d2"])
+@pytest.mark.parametrize("agent", ["ppo", *in_full("r2d2")])
 def test_a_server_waits_for_actors_until_it_is_asked_to_end(agent, tmp_path, capfd, monkeypatch):
     """It is saved, and says nothing that is secret."""
     monkeypatch.setenv("BOONTA_TOKEN", "hunter2")
     monkeypatch.setattr("sys.argv", ["boonta", "serve", "--token=hunter2"])
     settings = [word for setting in [*AGENTS[agent], "architecture.timeout=1"] for word in ("--set", setting)]
-    threading.Timer(15.0, lambda: os.kill(os.getpid(), signal.SIGTERM)).start()
+
+    def end():
+        while not (tmp_path / "s").exists():
+            time.sleep(0.05)
+        time.sleep(2.0)  # longer than the timeout
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=end, daemon=True).start()
     words = ["serve", agent, "gym:CartPole-v1", "--address", f"unix:{tmp_path}/s", "--out", str(tmp_path / "run")]
     assert main([*words, *SMALL, *settings]) == 128 + signal.SIGTERM
     err = capfd.readouterr().err

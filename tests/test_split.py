@@ -32,8 +32,7 @@ from boonta.experiments.systems import split_cluster, split_processes
 from boonta.experiments.tables import Split as Options
 from boonta.testing import redis_servers
 from boonta.transport.shm import SharedMemory
-
-NEEDED = pytest.mark.skipif(not redis_servers.installed(), reason="redis-server is not installed")
+from tests.marks import full, needs_redis
 
 SPEC = Spec("a box", Shape((3,), np.float32), Continuous((1,), -np.ones(1), np.ones(1)))
 SMALL = [
@@ -147,6 +146,7 @@ def of(parent):
     return {role: pid for role, pid, ppid in workers() if ppid == parent}
 
 
+@full
 def test_a_run_makes_the_updates_asked_for(tmp_path):
     summary, _ = run(
         command(
@@ -164,6 +164,7 @@ def test_a_run_makes_the_updates_asked_for(tmp_path):
     assert np.isfinite(last(tmp_path / "run", "loss/value")) and np.isfinite(last(tmp_path / "run", "loss/policy"))
 
 
+@full
 def test_dqn_is_a_value_learner_alone(tmp_path):
     more = ["agent.batch=16", "agent.replay_ratio=16", "agent.unroll=1"]
     arguments = [
@@ -179,6 +180,7 @@ def test_dqn_is_a_value_learner_alone(tmp_path):
     assert told[0] > 0.5 and told[-1] < 0.06  # it falls in the first tenth of the run's updates
 
 
+@full
 def test_several_processes_share_the_batch_of_the_value(tmp_path):
     summary, _ = run(command(tmp_path / "run", "--set", "architecture.value_processes=2", steps=120))
     assert summary["status"] == "done"
@@ -235,6 +237,7 @@ def test_a_driver_that_is_killed_leaves_nothing_and_the_run_goes_on(tmp_path):
     assert "replay" not in done.stderr  # nothing of it was lost
 
 
+@full
 def test_a_run_goes_on_without_its_replay(tmp_path):
     folder, more = tmp_path / "run", ["--set", "agent.value_updates=2", "--set", "architecture.envs=2"]
     more += ["--set", "run.save_replay=false", "--set", "run.log_every=50"]
@@ -390,7 +393,7 @@ def test_who_has_other_settings_of_agent_or_environment_is_no_part_of_the_run():
     assert usual not in (fingerprint("agent.discount=0.9"), fingerprint("env.hide=[1]"))
 
 
-@NEEDED
+@needs_redis
 def test_over_redis_others_join_and_a_server_that_forgets_all_is_told_again(tmp_path, monkeypatch):
     folder = tmp_path / "run"
     monkeypatch.setenv("BOONTA_REDIS_PASSWORD", "secret")
@@ -429,7 +432,8 @@ def test_over_redis_others_join_and_a_server_that_forgets_all_is_told_again(tmp_
         assert not server.left()
 
 
-@NEEDED
+@full
+@needs_redis
 def test_a_cluster_starts_the_processes_and_replaces_them(tmp_path):
     pytest.importorskip("ray")
     folder = tmp_path / "run"

