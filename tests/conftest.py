@@ -26,7 +26,7 @@ import hypothesis  # noqa: E402
 hypothesis.settings.register_profile("boonta", deadline=None, max_examples=20, derandomize=True, database=None)
 hypothesis.settings.load_profile("boonta")
 
-MEGABYTES = 2000  # of a worker, beyond which it lets go of the programs that it has compiled
+MEGABYTES = 1200  # of a worker, beyond which it lets go of the programs that it has compiled
 TOLD = 15  # test files whose time is told
 
 

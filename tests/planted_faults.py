@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
-LIMIT = 1800.0  # seconds for the test files of one fault
+LIMIT = 900.0  # seconds for the test files of one fault
 
 
 class Fault(NamedTuple):

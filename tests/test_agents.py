@@ -13,6 +13,7 @@ from boonta.core.spec import Continuous, Discrete, Spec
 from boonta.core.types import LAST
 from boonta.envs import catch, memory
 from boonta.testing.agent import AgentContract
+from tests.marks import full
 
 SMALL = {"body": "mlp", "hidden": (8,), "unroll": 12, "batch": 4, "core_size": 4}
 PLAIN = {"optimizer": "sgd", "learning_rate": 0.1, "max_grad_norm": 1e9}
@@ -64,6 +65,7 @@ class TestPPO(AgentContract):
         return agent(catch.make(rows=4, columns=3), epochs=2, minibatches=2)
 
 
+@full
 class TestPPOWithPlainSGD(AgentContract):
     one_device_is_two = True
 
@@ -106,6 +108,7 @@ def valued(module, environment, **settings):
     return factory(environment.spec, module.Settings(**{k: v for k, v in made.items() if k in known})), environment
 
 
+@full
 class TestDQN(AgentContract):
     def make(self):
         return valued(dqn, catch.make(rows=4, columns=3), n_step=5)
@@ -126,6 +129,7 @@ class TestDQNLegal(AgentContract):
 SEQUENCES = {"length": 12, "burn_in": 4, "period": 4, "core_size": 4, "head": 4}
 
 
+@full
 class TestR2D2(AgentContract):
     def make(self):
         return valued(r2d2, memory.make(length=3), **SEQUENCES)

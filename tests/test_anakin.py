@@ -14,7 +14,7 @@ from boonta.core import devices, random
 from boonta.core.environment import Environment, proceed, start
 from boonta.core.spec import Discrete, Spec
 from boonta.envs import catch
-from tests.marks import in_full
+from tests.marks import in_full, slow
 
 TINY = {"body": "mlp", "hidden": (16,), "unroll": 8, "batch": 8, "anneal": False}
 AGENTS = {
@@ -82,6 +82,7 @@ def test_a_population_is_its_members():
         assert_close(member(everyone, i), trained(program(name="ppo"), [5 + i]))
 
 
+@slow
 def test_a_population_over_a_mesh_is_its_members():
     everyone, _ = trained(program(4, population=2), [5, 6, 7, 8])
     assert program(4, population=2).mesh.shape == {"population": 2, "learners": 2}
@@ -89,6 +90,7 @@ def test_a_population_over_a_mesh_is_its_members():
         assert_close(member(everyone.params, i), trained(program(), [5 + i])[0].params, 1e-6)
 
 
+@slow
 def test_a_sweep_is_runs_with_those_settings():
     rates = (0.0, 0.3)
     everyone, metrics = trained(program(), [1, 1], learning_rate=rates)
@@ -144,6 +146,7 @@ META = {"learning_rate": jnp.float32(0.1), "entropy_cost": jnp.float32(0.05)}
 
 
 @pytest.mark.parametrize("count", [2, *in_full(8)])
+@slow
 def test_the_meta_gradient_does_not_depend_on_the_devices(count):
     value, grads = objective(1, 2)(META)
     value_together, grads_together = objective(count, 2)(META)

@@ -12,7 +12,9 @@ from benchmarks import common, pictures, tables
 from benchmarks.anakin import contestants, convolution, gridworld, memory, peers, scaling
 from benchmarks.sebulba import contestants as hosted
 from benchmarks.sebulba import efficiency, pong, shapes, soak
-from tests.marks import full, in_full
+from tests.marks import full, in_full, slow
+
+pytestmark = slow
 
 TINY = peers.AGENT | {"hidden": [8], "unroll": 32, "epochs": 1, "minibatches": 1}
 KEYS = {

@@ -15,7 +15,9 @@ from benchmarks.planning import contestants, exact, muzeros_contestants, positio
 from boonta import envs
 from boonta.agents import muzero
 from boonta.experiments.games import players
-from tests.marks import full, in_full
+from tests.marks import full, in_full, slow
+
+pytestmark = slow
 
 SMALL = {"body": "mlp", "width": 8, "head": 8, "simulations": 2}
 

@@ -10,8 +10,10 @@ from benchmarks import common
 from benchmarks.sebulba import contestants as hosted
 from benchmarks.seed import contestants, cost, drills, fuzz, latency, paper, replay, stage, stores, throughput
 from boonta import envs
-from tests.marks import in_full
+from tests.marks import in_full, slow
 from tests.test_benchmarks import KEYS, MACHINE
+
+pytestmark = slow
 
 STEPS = {"seed": 1000, "sebulba": 1100, "rllib": 100, "rllib, wide": 500, "near": 500, "SEED": 1000}
 

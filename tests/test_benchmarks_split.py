@@ -6,7 +6,9 @@ import pytest
 
 from benchmarks.common import compete
 from benchmarks.split import contestants, value_batch
-from tests.marks import full, needs_redis
+from tests.marks import full, needs_redis, slow
+
+pytestmark = slow
 
 
 @pytest.mark.parametrize("algorithm", ["ddpg", "td3", "sac"])

@@ -32,7 +32,7 @@ from boonta.core.host import Workers
 from boonta.core.trace import Trace
 from boonta.envs.served import serve
 from boonta.transport.shm import SharedMemory
-from tests.marks import full, in_full
+from tests.marks import full, in_full, slow
 from tests.meetings import unordered
 from tests.watching import watched
 
@@ -211,6 +211,7 @@ def test_split_says_what_it_is_not_for(name):
 
 
 @pytest.mark.parametrize("name", ["vtrace", "sac", *in_full("ppo, continuous", "dqn", "r2d2", "muzero")])
+@slow
 def test_devices_meet_in_one_order(name):
     """Nothing else orders a collective within a loop and one beside it."""
     agent, environment = made(name)
@@ -238,6 +239,7 @@ LEARNING = {
         *in_full(("ppo", 1, 1), ("ppo", 1, 2), ("vtrace", 1, 1), ("vtrace", 2, 1)),
     ],
 )
+@slow
 def test_synchronous_learning_is_that_of_anakin(name, shards, actor_threads):
     factory, settings, values = LEARNING[name]
     environment = envs.make("boonta:catch")

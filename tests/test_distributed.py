@@ -12,8 +12,10 @@ import numpy as np
 import pytest
 
 from boonta.cli import main
-from tests.marks import full, in_full
+from tests.marks import full, in_full, slow
 from tests.test_training import TINY, assigned, final, rows, status
+
+pytestmark = slow
 
 PATIENCE = 300.0
 SGD = assigned(agent__optimizer="sgd", agent__learning_rate=0.1, run__checkpoint_every=1280)

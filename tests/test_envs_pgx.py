@@ -8,6 +8,7 @@ import pytest
 from boonta.core.types import LAST
 from boonta.envs.pgx import STONES, make, names
 from boonta.testing import EnvironmentContract
+from tests.marks import full
 
 
 class TestTicTacToe(EnvironmentContract):
@@ -27,6 +28,7 @@ class Test2048(EnvironmentContract):
         return make("2048")
 
 
+@full
 class TestBackgammon(EnvironmentContract):
     """Dice, and doubles with which a player moves again."""
 

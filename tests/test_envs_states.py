@@ -12,6 +12,9 @@ from boonta import envs
 from boonta.core.types import LAST, MID
 from boonta.envs import brax, playground, states
 from boonta.testing import EnvironmentContract
+from tests.marks import full, slow
+
+pytestmark = slow
 
 LENGTH = 12
 
@@ -39,6 +42,7 @@ class TestBrax(StatesContract):
         return brax.make("inverted_pendulum", episode_length=LENGTH)
 
 
+@full
 class TestPlayground(StatesContract):
     def make(self):
         return playground.make("CartpoleBalance", episode_length=LENGTH)

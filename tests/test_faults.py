@@ -22,7 +22,9 @@ from boonta.experiments import evaluation
 from boonta.experiments.metrics import read_metrics
 from tests.commands import begun
 from tests.faulty import fail
-from tests.marks import in_full
+from tests.marks import in_full, slow
+
+pytestmark = slow
 
 PATIENCE = 120.0
 

@@ -21,6 +21,7 @@ from boonta.architectures.fleet import Asked, Fleet
 from boonta.architectures.fleet_plan import Plan
 from boonta.architectures.fleet_roles import Parts, Rollout
 from boonta.architectures.fleet_staff import Failed
+from boonta.cli import main
 from boonta.core import random
 from boonta.core.crew import Gone, Lost, Raised, Resources
 from boonta.core.faults import Broken
@@ -32,7 +33,7 @@ from boonta.replay.windows import windows
 from boonta.transport.inline import Inline
 from tests.commands import begun
 from tests.counter import Counter
-from tests.marks import full, in_full
+from tests.marks import full, in_full, slow
 
 PATIENCE = 300.0
 
@@ -51,7 +52,7 @@ def cluster():
     assert not ray.is_initialized()
 
 
-@pytest.fixture(params=["threads", "ray"])
+@pytest.fixture(params=["threads", pytest.param("ray", marks=slow)])
 def crew(request):
     if request.param == "ray":
         yield request.getfixturevalue("cluster")
@@ -115,6 +116,7 @@ def test_who_is_dismissed_is_gone(crew):
         crew.get(crew.ask(one, "add", 1), PATIENCE)
 
 
+@slow
 def test_what_waits_behind_a_long_call_is_not_late(monkeypatch):
     monkeypatch.setattr(fleet_staff, "READY", 1.0)  # which a first answer has, too
     crew = Inline()
@@ -152,6 +154,7 @@ def test_who_waits_for_room_is_told_and_a_signal_ends_it(monkeypatch):
         crew.close()
 
 
+@slow
 def test_a_process_that_dies_is_gone(cluster):
     one = hired(cluster)
     with pytest.raises(Gone):
@@ -248,6 +251,7 @@ def test_every_agent_learns_on_it(name, begin):
 
 
 @pytest.mark.parametrize("name", ["muzero", *in_full("dqn", "r2d2")])
+@slow
 def test_samples_keep_to_their_ratio(name, begin):
     members = begin(name)
     iterated(members, 40)
@@ -261,6 +265,7 @@ def test_samples_keep_to_their_ratio(name, begin):
 
 
 @pytest.mark.parametrize(("slow", "publish"), [(0.2, 3), *in_full((0.0, 1), (0.0, 3), (0.2, 1))])
+@slow
 def test_on_policy_experience_is_never_far_behind(begin, monkeypatch, slow, publish):
     run = Rollout.run
 
@@ -283,6 +288,7 @@ def test_greedy_episodes_are_played_beside(begin):
     assert scores.result() == ("scores", 7)
 
 
+@slow
 def test_it_goes_on_from_state_and_replay(begin):
     members = begin("dqn")
     iterated(members, 10)
@@ -315,6 +321,7 @@ def test_it_goes_on_from_state_and_replay(begin):
         *in_full(("_reanalysers", "muzero")),
     ],
 )
+@slow
 def test_who_is_gone_is_replaced(who, agent, begin):
     members = begin(agent, restarts=1)
     iterated(members, 5)
@@ -388,6 +395,7 @@ def troubled(name, role):
 
 
 @pytest.mark.parametrize("fault", ["raises", "hangs"])
+@slow
 def test_environments_that_fail_are_made_anew_with_their_worker(fault, begin, monkeypatch):
     monkeypatch.setattr(Faulty, "count", itertools.count())
     monkeypatch.setattr(Faulty, "fault", fault)
@@ -480,6 +488,7 @@ def interrupted(process):
     return err
 
 
+@slow
 def test_members_that_are_killed_are_replaced_and_a_run_that_is_ended_goes_on(tmp_path):
     folder = tmp_path / "run"
     process = begun(words(folder, agent="dqn", steps=ENDLESS))
@@ -512,6 +521,7 @@ def test_members_that_are_killed_are_replaced_and_a_run_that_is_ended_goes_on(tm
 
 
 @full
+@slow
 def test_a_driver_that_is_killed_takes_its_members_along(tmp_path):
     folder = tmp_path / "run"
     process = begun(words(folder, "--set", "run.checkpoint_every=2000", agent="dqn", steps=ENDLESS))
@@ -538,16 +548,15 @@ def test_a_driver_that_is_killed_takes_its_members_along(tmp_path):
     assert max(int(one.name) for one in saved.iterdir() if one.name.isdigit()) > last
 
 
-def test_a_run_in_threads_that_ended_before_its_last_evaluation_is_evaluated_when_resumed(tmp_path):
+@slow
+def test_a_run_in_threads_that_ended_before_its_last_evaluation_is_evaluated_when_resumed(tmp_path, capsys):
     folder = tmp_path / "run"
-    code, out, err = ended(begun(words(folder, "--set", "architecture.crew=threads")))
-    assert code == 0, err
-    result = json.loads(out)
-    assert result["env_steps"] == 4000 and result["updates"] == 100
+    assert main(words(folder, "--set", "architecture.crew=threads", steps=1600)) == 0
+    result = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert result["env_steps"] == 1600 and result["updates"] == 40
     assert {"busy/server", "busy/training", "restarts"} <= {key for row in read_metrics(folder) for key in row}
     record = json.loads((folder / "run.json").read_text("utf-8"))
     record["status"] = "running"
     (folder / "run.json").write_text(json.dumps(record), "utf-8")
-    code, out, err = ended(begun(["train", "--resume", str(folder), "--json"]))
-    assert code == 0, err
-    assert json.loads(out)["eval_episodes"] == 2
+    assert main(["train", "--resume", str(folder), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["eval_episodes"] == 2

@@ -15,7 +15,9 @@ from boonta.experiments.games import lines, players
 from boonta.experiments.games.match import elo, match, played, table
 from boonta.experiments.games.players import Followed, Random, Search, player, solver
 from boonta.ops.search import Tree
-from tests.marks import in_full
+from tests.marks import full, in_full, slow
+
+pytestmark = slow
 
 
 class Lowest(Followed):
@@ -159,15 +161,15 @@ def run(tmp_path_factory):
     return folder
 
 
-def test_a_run_plays_matches(run, capsys):
-    for opponent in ("random", "solver", "mcts:5", str(run)):
-        capsys.readouterr()
-        assert main(["match", str(run), opponent, "--games", "4", "--json"]) == 0
-        summary = json.loads(capsys.readouterr().out.splitlines()[-1])
-        assert summary["wins"] + summary["draws"] + summary["losses"] == summary["games"] == 4
-        assert {"elo", "elo_low", "elo_high", "score", "opponent"} <= set(summary)
+@pytest.mark.parametrize("opponent", ["mcts:5", "itself", *in_full("random", "solver")])
+def test_a_run_plays_matches(run, opponent, capsys):
+    assert main(["match", str(run), str(run) if opponent == "itself" else opponent, "--games", "4", "--json"]) == 0
+    summary = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert summary["wins"] + summary["draws"] + summary["losses"] == summary["games"] == 4
+    assert {"elo", "elo_low", "elo_high", "score", "opponent"} <= set(summary)
 
 
+@full  # a program for each width of the tree
 def test_a_run_plays_every_line(run, capsys):
     assert main(["match", str(run), "every", "--json"]) == 0
     summary = json.loads(capsys.readouterr().out.splitlines()[-1])

@@ -12,7 +12,9 @@ from boonta.core import acting
 from boonta.core.types import Sample
 from boonta.envs import catch, pgx
 from boonta.testing import AgentContract
-from tests.marks import full, in_full
+from tests.marks import full, in_full, slow
+
+pytestmark = slow
 
 TINY = {"body": "mlp", "width": 16, "head": 8, "simulations": 4, "unroll_steps": 2, "n_step": 3, "batch": 4}
 PLAIN = {"optimizer": "sgd", "learning_rate": 1.0, "max_grad_norm": 1e9}
@@ -190,6 +192,7 @@ def anakin_of(*steps, **settings):
     yield metrics
 
 
+@full
 def test_the_same_parameters_find_again_what_they_found():
     """Searches without chance, by frozen parameters: the targets that are renewed are those that were there."""
     before, _ = anakin_of(6, learning_rate=0.0, l2_coefficient=0.0, reanalyse=0.0)

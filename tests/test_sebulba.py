@@ -23,7 +23,7 @@ from boonta.core.trace import Trace
 from boonta.envs.served import serve
 from boonta.experiments import config, systems
 from boonta.experiments.metrics import read_metrics
-from tests.marks import in_full
+from tests.marks import in_full, slow
 from tests.watching import watched
 
 LENGTH, ENVS = 4, 4
@@ -64,6 +64,7 @@ class Fragile:
 
 
 @pytest.mark.parametrize(("actors", "learners"), [(2, 2), *in_full((1, 1), (2, 1), (1, 2), (1, 4))])
+@slow
 def test_devices_act_and_learn_in_any_split(actors, learners):
     threads, state = threads_of(actors=actors, learners=learners)
     items = watched(threads)
@@ -209,6 +210,7 @@ def test_a_failing_update_ends_the_run():
     threads.stop()
 
 
+@slow
 def test_actors_that_wait_for_an_update_are_not_silent():
     threads, state = threads_of(lag=0, timeout=1.0)
     publish = threads._publish
@@ -247,6 +249,7 @@ def hang(life, steps):
         time.sleep(2)
 
 
+@slow
 def test_silence_ends_the_run():
     threads, state = threads_of(lambda index, life: Fragile(index, life, hang), timeout=1.0)
     threads.start(state)
@@ -315,6 +318,7 @@ def test_shared_cores_leave_one_way():
     assert made.whole == pytest.approx(1000.0)
 
 
+@slow
 def test_a_split_is_measured_on_real_devices():
     environment = envs.make("boonta:catch")
     agent = vtrace.vtrace(environment.spec, vtrace.Settings(batch=8, unroll=4, hidden=(8,)))
@@ -361,12 +365,14 @@ def test_a_run_trains_evaluates_and_goes_on(agent, tmp_path, capsys):
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["eval_episodes"] == 3
 
 
+@slow
 def test_the_split_is_measured_told_and_recorded(tmp_path, capfd):
     assert train(tmp_path / "run", "--steps", "400", "--devices", "auto", "--seed", "1") == 0
     record = json.loads((tmp_path / "run" / "run.json").read_text())
     assert record["devices"]["split"].startswith("1 device acts (1 thread of 4 environments each), the same learn;")
 
 
+@slow
 def test_synchronous_runs_repeat_bit_for_bit(tmp_path):
     logs = []
     for name in ("one", "other"):
@@ -421,6 +427,7 @@ def test_bad_input_is_refused_in_one_line(more, words, tmp_path, capfd):
     assert words in told[-1]
 
 
+@slow
 def test_one_count_of_devices_is_enough(tmp_path, capfd):
     assert train(tmp_path / "run", "--steps", "64", "--actors", "1") == 0  # 4 of the other 7 share a batch of 4
     assert len(json.loads((tmp_path / "run" / "run.json").read_text())["devices"]["learners"]) == 4

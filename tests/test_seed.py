@@ -23,7 +23,7 @@ from boonta.core.host import Workers
 from boonta.core.trace import Trace
 from boonta.envs.served import serve
 from boonta.experiments import config, systems
-from tests.marks import in_full
+from tests.marks import in_full, slow
 
 LENGTH = 5
 
@@ -142,7 +142,7 @@ def test_a_thread_that_dies_is_told(running, monkeypatch):
     monkeypatch.setattr(seed_inference.Inference, "_answer", broken)
     client(threads.join(1, 0, "a"))
     with pytest.raises(seed_threads.Failed, match="no such luck"):
-        while True:
+        for _ in range(100):
             threads.take()
 
 
@@ -159,6 +159,7 @@ AGENTS = {
 
 
 @pytest.mark.parametrize("agent", ["r2d2", *in_full("vtrace", "ppo", "dqn")])
+@slow
 def test_every_agent_runs_with_actors_of_its_own(agent, tmp_path, capfd):
     words = [part for setting in AGENTS[agent] for part in ("--set", setting)]
     words += ["--set", "architecture.envs=4", "--set", "architecture.chunk=8", "--set", "architecture.actors=2"]
@@ -186,6 +187,7 @@ def test_a_server_that_others_can_reach_is_refused_before_anything_begins(tmp_pa
 
 
 @pytest.mark.parametrize("agent", ["ppo", *in_full("r2d2")])
+@slow
 def test_a_server_waits_for_actors_until_it_is_asked_to_end(agent, tmp_path, capfd, monkeypatch):
     """It is saved, and says nothing that is secret."""
     monkeypatch.setenv("BOONTA_TOKEN", "hunter2")
@@ -272,6 +274,7 @@ def test_learner_devices_share_samples_where_there_is_replay():
     assert made("dqn", "agent.batch=9", "architecture.chunk=8", *few).describe()["learners"] == [1, 2, 3]
 
 
+@slow
 def test_a_run_on_many_devices_is_evaluated_on_one(tmp_path, capfd):
     more = ["--set", "architecture.envs=4", "--set", "agent.batch=4", "--set", "agent.unroll=4", "--steps", "200"]
     words = ["train", "vtrace", "boonta:catch", "--on", "seed", "--inference", "[0,1]", "--learners", "2"]

@@ -22,6 +22,7 @@ from boonta.architectures import split, split_roles
 from boonta.architectures.split import Failed, _Post
 from boonta.architectures.split_pace import pace
 from boonta.architectures.split_wiring import BEGUN
+from boonta.cli import main
 from boonta.core import devices
 from boonta.core.exchange import Disconnected
 from boonta.core.settings import Refused
@@ -32,7 +33,7 @@ from boonta.experiments.systems import split_cluster, split_processes
 from boonta.experiments.tables import Split as Options
 from boonta.testing import redis_servers
 from boonta.transport.shm import SharedMemory
-from tests.marks import full, needs_redis
+from tests.marks import full, needs_redis, slow
 
 SPEC = Spec("a box", Shape((3,), np.float32), Continuous((1,), -np.ones(1), np.ones(1)))
 SMALL = [
@@ -106,6 +107,9 @@ def test_bands_and_agents_that_cannot_be_are_refused():
 
 
 # Whole runs
+
+
+COMMAND = 3  # where the words of the command line begin, after the interpreter's
 
 
 def command(folder, *more, agent="ddpg", env="gym:Pendulum-v1", steps=240):
@@ -187,11 +191,12 @@ def test_several_processes_share_the_batch_of_the_value(tmp_path):
     assert last(tmp_path / "run", "updates/value") == 120 - 20 - 2
 
 
+@slow
 def test_processes_that_are_killed_are_replaced_and_counted(tmp_path):
     folder = tmp_path / "run"
     arguments = command(
         folder, "--set", "run.log_every=100", "--set", "run.checkpoint_every=500", "--set", "architecture.restarts=4",
-        steps=6000,
+        steps=4000,
     )  # fmt: skip
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
@@ -206,13 +211,14 @@ def test_processes_that_are_killed_are_replaced_and_counted(tmp_path):
             process.kill()
     assert process.returncode == 0, err
     summary = json.loads(out.splitlines()[-1])
-    assert summary["env_steps"] == 6000
+    assert summary["env_steps"] == 4000
     assert err.count("is replaced") == 3 and "exit status -9" in err
     assert last(folder, "restarts") == 3
-    assert last(folder, "updates/value") == 6000 - 20 - 2
+    assert last(folder, "updates/value") == 4000 - 20 - 2
     assert not of(process.pid)
 
 
+@slow
 def test_a_driver_that_is_killed_leaves_nothing_and_the_run_goes_on(tmp_path):
     folder = tmp_path / "run"
     arguments = command(folder, "--set", "run.log_every=50", "--set", "run.checkpoint_every=100", steps=1500)
@@ -394,6 +400,7 @@ def test_who_has_other_settings_of_agent_or_environment_is_no_part_of_the_run():
 
 
 @needs_redis
+@slow
 def test_over_redis_others_join_and_a_server_that_forgets_all_is_told_again(tmp_path, monkeypatch):
     folder = tmp_path / "run"
     monkeypatch.setenv("BOONTA_REDIS_PASSWORD", "secret")
@@ -478,7 +485,7 @@ def test_a_cluster_without_room_is_told_of(capsys):
     assert "policy/0 waits for room" in capsys.readouterr().err
 
 
-def test_what_cannot_be_is_refused_before_anything_starts(tmp_path):
+def test_what_cannot_be_is_refused_before_anything_starts(tmp_path, capfd):
     for more, message in (
         (["--set", "architecture.transport=carrier-pigeons"], "architecture.transport must be"),
         (["--set", "architecture.remote=value/0"], "architecture.remote needs a transport that other machines reach"),
@@ -486,21 +493,16 @@ def test_what_cannot_be_is_refused_before_anything_starts(tmp_path):
         (["--set", "architecture.publish=9", "--set", "architecture.lag=8"], "architecture.lag must be at least"),
         (["--set", "architecture.value_processes=3"], "value's batch must be a multiple of its devices"),
     ):
-        done = subprocess.run(command(tmp_path / "run", *more), capture_output=True, text=True, timeout=120)
-        assert done.returncode == 2 and message in done.stderr, done.stderr
-    done = subprocess.run(
-        [sys.executable, "-m", "boonta", "train", "ppo", "gymnax:CartPole-v1", "--on", "split", "--out",
-         str(tmp_path / "run")],
-        capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
-    assert done.returncode == 2 and "agents that learn from replay" in done.stderr
+        assert main(command(tmp_path / "run", *more)[COMMAND:]) == 2
+        assert message in capfd.readouterr().err
+    assert main(["train", "ppo", "gymnax:CartPole-v1", "--on", "split", "--out", str(tmp_path / "run")]) == 2
+    assert "agents that learn from replay" in capfd.readouterr().err
 
 
-def test_a_run_that_is_refused_as_it_begins_leaves_no_folder(tmp_path):
+def test_a_run_that_is_refused_as_it_begins_leaves_no_folder(tmp_path, capfd):
     pytest.importorskip("redis")
-    nowhere = command(tmp_path / "run", "--transport", "redis://127.0.0.1:1/0")
-    done = subprocess.run(nowhere, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 2 and "Redis at redis://127.0.0.1:1/0" in done.stderr, done.stderr
+    assert main(command(tmp_path / "run", "--transport", "redis://127.0.0.1:1/0")[COMMAND:]) == 2
+    assert "Redis at redis://127.0.0.1:1/0" in capfd.readouterr().err
     assert not (tmp_path / "run").exists()
 
 

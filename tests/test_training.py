@@ -23,7 +23,9 @@ from boonta.experiments import agreement, claim, runs, systems
 from boonta.experiments import config as configuration
 from boonta.experiments.checkpoint import Checkpoints
 from boonta.experiments.metrics import read_metrics
-from tests.marks import in_full
+from tests.marks import in_full, slow
+
+pytestmark = slow
 
 AGENTS = ("ppo", "vtrace")
 STEPS, SAVE_EVERY = 6400, 640
