@@ -177,6 +177,41 @@ def test_targets_of_a_constant_true_value_are_that_value(module, settings):
         np.testing.assert_allclose(feedback.metrics["loss/value"], 0.0, atol=1e-5)
 
 
+def test_the_entropy_of_the_next_action_raises_the_target_of_sac():
+    """By the temperature times that entropy (equation 3 of Haarnoja et al. 2018); the first policy is a wide one."""
+    agent, environment = made(sac, critic="mean", n_step=1)
+    learner, params = agent.learners["value"], agent.init(jax.random.key(0))
+    trajectory = unrolled(agent, environment, params, 16, 1)
+    trajectory = trajectory._replace(
+        timesteps=trajectory.timesteps._replace(discount=jnp.ones_like(trajectory.timesteps.discount))
+    )
+    sample = Sample(trajectory, jnp.ones(16), Ids(jnp.arange(16), jnp.zeros(16, jnp.int32)))
+    update, targets = jax.jit(learner.update), []
+    for temperature in (1e-9, 1.0, 2.0):
+        warmer = params | {"log_temperature": jnp.log(jnp.float32(temperature))}
+        _, _, feedback = update(learner.init(warmer), warmer, sample, jax.random.key(1))
+        targets.append(float(feedback.metrics["value/target"]))
+    once, twice = targets[1] - targets[0], targets[2] - targets[0]
+    assert once > 0.5
+    assert twice == pytest.approx(2 * once, rel=1e-3)
+
+
+@pytest.mark.parametrize("module", [ddpg, td3, sac])
+def test_target_networks_follow_at_their_rate(module):
+    agent, environment = made(module, target_rate=0.25, value_learning_rate=0.1, n_step=1)
+    learner, params = agent.learners["value"], agent.init(jax.random.key(0))
+    trajectory = unrolled(agent, environment, params, 4, 1)
+    sample = Sample(trajectory, jnp.ones(4), Ids(jnp.arange(4), jnp.zeros(4, jnp.int32)))
+    before = learner.init(params)
+    before = before._replace(policy=jax.tree.map(lambda x: x + 1.0, before.policy))
+    after, owned, _ = jax.jit(learner.update)(before, params, sample, jax.random.key(1))
+    for old, now, new in (
+        (before.critics, after.critics, owned["critics"]),
+        (before.policy, after.policy, params["policy"]),
+    ):
+        jax.tree.map(lambda o, n, w: np.testing.assert_allclose(n, 0.75 * o + 0.25 * w, atol=1e-5), old, now, new)
+
+
 def test_the_lower_of_two_critics_makes_the_target():
     head = value_head("quantile", 3)
     outputs = jnp.array([[[1.0, 2.0, 3.0], [0.0, 0.0, 0.0]], [[5.0, 0.0, 0.0], [1.0, 1.0, 1.0]]])

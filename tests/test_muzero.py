@@ -122,6 +122,19 @@ def test_steps_after_an_end_do_not_reach_the_loss():
     jax.tree.map(np.testing.assert_array_equal, updates[0][1], updates[1][1])
 
 
+def test_the_network_that_acts_is_copied_every_so_often():
+    agent, environment = made(catch.make(rows=4, columns=3), target_interval=3)
+    (learner,) = agent.learners.values()
+    params, trajectory = collected(agent, environment, 4, learner.experience.length)
+    state, update = learner.init(params), jax.jit(learner.update)
+    for i in range(1, 5):
+        before = params["target"]
+        state, owned, _ = update(state, params, whole(trajectory), jax.random.key(0))
+        params |= owned
+        newest = {name: params[name] for name in ("network", "statistics")}
+        jax.tree.map(np.testing.assert_array_equal, params["target"], newest if i == 3 else before)
+
+
 def test_the_dummy_action_is_not_taken_while_the_game_is_on():
     agent, environment = made(pgx.make("tic_tac_toe"), beyond="dummy")
     _, trajectory = collected(agent, environment, 8, 24)

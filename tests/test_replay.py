@@ -360,6 +360,24 @@ def test_priorities_that_come_too_late_go_nowhere():
     jax.tree.map(np.testing.assert_array_equal, state.priorities, before)
 
 
+def test_priorities_on_the_host_that_come_too_late_or_are_not_finite_go_nowhere():
+    stream = streams(1, 61, 1)
+    replay = hosted(stream, "prioritized", 2, 2, 2, 1, capacity=4)
+    insert = lambda i: replay.insert(  # noqa: E731
+        jax.tree.map(lambda x: np.asarray(x[0]), piece_of(stream, i, 2, np.zeros(1, int)))
+    )
+    _, old, *_, ids = (insert(i) for i in range(10))
+    before = replay._weights.all().copy()
+    assert len(old.place) == len(ids.place) == 1 and old.generation < replay._generation[old.place]
+    assert before[old.place] > 0
+    replay.revise(old, np.full(1, 100.0))
+    for bad in (np.nan, np.inf, -np.inf):
+        replay.revise(ids, np.full(1, bad))
+    np.testing.assert_array_equal(replay._weights.all(), before)
+    replay.revise(ids, np.full(1, 100.0))
+    assert replay._weights.all().max() > before.max()
+
+
 def test_a_new_life_begins_its_windows_anew():
     wanted = Experience(2 * LENGTH, 4, period=LENGTH, capacity=32, sampler="uniform")
     replay = ring(wanted, 4, 32, rows=4, arriving=4)

@@ -149,8 +149,11 @@ def test_first_priorities_are_those_of_acting_time():
 
 
 def test_no_gradient_goes_through_the_burn_in():
-    """What the burn-in saw changes the memory that training begins with, and no gradient flows back to it."""
-    agent, _ = an_agent(optimizer="sgd", learning_rate=1.0, max_grad_norm=1e9)
+    """What the burn-in saw changes the memory that training begins with, and no gradient flows back to it.
+
+    One step of it, so that the episode, and with it the memory, goes on where training begins.
+    """
+    agent, _ = an_agent(optimizer="sgd", learning_rate=1.0, max_grad_norm=1e9, burn_in=1)
     params = agent.init(jax.random.key(1))
     learner = agent.learners["r2d2"]
     sample = a_sample(memory=remembered(agent, params))
@@ -158,15 +161,13 @@ def test_no_gradient_goes_through_the_burn_in():
     act, cores = jax.jit(agent.act), []
     for b in range(3):
         memory = jax.tree.map(lambda x, b=b: x[b], sample.trajectory.memory)
-        for t in range(3):
-            step = jax.tree.map(lambda x, b=b, t=t: x[b, t], sample.trajectory.timesteps)
-            memory, _, _ = act(params, memory, step, jax.random.key(0))
-        cores.append(memory)
+        first = jax.tree.map(lambda x, b=b: x[b, 0], sample.trajectory.timesteps)
+        cores.append(act(params, memory, first, jax.random.key(0))[0])
     after = jax.tree.map(lambda *xs: jnp.stack(xs), *cores)
     cut = sample.trajectory._replace(
-        memory=after, timesteps=jax.tree.map(lambda x: x[:, 3:], sample.trajectory.timesteps)
+        memory=after, timesteps=jax.tree.map(lambda x: x[:, 1:], sample.trajectory.timesteps)
     )
-    plain, _ = an_agent(optimizer="sgd", learning_rate=1.0, max_grad_norm=1e9, length=6, burn_in=0)
+    plain, _ = an_agent(optimizer="sgd", learning_rate=1.0, max_grad_norm=1e9, length=8, period=4, burn_in=0)
     again = plain.learners["r2d2"]
     _, expected, _ = jax.jit(again.update)(
         again.init(params), params, sample._replace(trajectory=cut), jax.random.key(0)
@@ -311,12 +312,17 @@ def test_annealing_ends_at_zero():
     np.testing.assert_allclose(moved[1] / moved[0], 0.5, rtol=1e-3)
 
 
-def test_targets_are_copied_every_so_often():
-    agent, _ = an_agent(target_interval=3)
-    params = agent.init(jax.random.key(0))
-    learner = agent.learners["r2d2"]
+@pytest.mark.parametrize("name", ["r2d2", "dqn"])
+def test_targets_are_copied_every_so_often(name):
+    if name == "r2d2":
+        agent, _ = an_agent(target_interval=3)
+        params = agent.init(jax.random.key(0))
+        sample = a_sample(memory=remembered(agent, params))
+    else:
+        agent = dqn.dqn(SPEC, dqn.Settings(hidden=(8,), batch=3, n_step=9, target_interval=3))
+        params, sample = agent.init(jax.random.key(0)), a_sample(memory=())
+    learner = agent.learners[name]
     state, update = learner.init(params), jax.jit(learner.update)
-    sample = a_sample(memory=remembered(agent, params))
     for i in range(1, 8):
         before = state.target
         state, owned, _ = update(state, params, sample, jax.random.key(0))
