@@ -109,6 +109,19 @@ def test_many_environments_are_each_alone(kind):
         close((after, alone), mine)
 
 
+def test_no_key_is_used_twice():
+    """Not by the run, an environment's lives, its resets, its memory, its steps or those who act in it."""
+    keys = []
+    for life in (0, 1):
+        streams = acting.streams(jax.random.key(7), life)
+        keys += [streams.actors, *([streams.params, streams.updates] if life == 0 else [])]
+        own = jax.vmap(acting.own_keys, (None, 0))(streams.actors, jnp.arange(3))
+        steps = [jnp.full(3, step) for step in range(5)]
+        keys += [*own, *(made(own[0], step) for step in steps for made in (acting.act_keys, acting.step_keys))]
+    numbers = np.concatenate([np.asarray(jax.random.key_data(key)).reshape(-1, 2) for key in keys])
+    assert len({*map(tuple, numbers.tolist())}) == len(numbers) == 4 + 2 * 3 * (3 + 2 * 5)
+
+
 def test_environments_differ():
     _, (trajectory, _), _ = collected("feed-forward")
     samples = np.asarray(trajectory.extras["sample"])
