@@ -52,8 +52,9 @@ class Streams(NamedTuple):
 
 def streams(key: Key, life: int | Array = 0) -> Streams:
     """A run's random streams; actors whose environments were made anew have others. Consumes the key."""
-    params, actors, updates = jax.random.split(key, 3)
-    again = jax.random.fold_in(actors, life)
+    # Lives are not folded into `actors`, as environments are: life 1 would be environment 1.
+    params, actors, updates, lives = jax.random.split(key, 4)
+    again = jax.random.fold_in(lives, life)
     return Streams(params, jax.lax.select(jnp.asarray(life) > 0, again, actors), updates)
 
 
