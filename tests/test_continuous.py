@@ -196,6 +196,23 @@ def test_the_entropy_of_the_next_action_raises_the_target_of_sac():
     assert twice == pytest.approx(2 * once, rel=1e-3)
 
 
+def test_transitions_count_by_their_importance():
+    """One of weight 0 not at all, for the critics; the policy learns from observations alone."""
+    agent, environment = made(ddpg, n_step=1, sampler="prioritized", **PLAIN)
+    learner, params = agent.learners["value"], agent.init(jax.random.key(0))
+    trajectory = unrolled(agent, environment, params, 4, 1)
+    others = jnp.arange(4) > 0
+    reward = jnp.where(others[:, None], 9.0, trajectory.timesteps.reward)
+    altered = trajectory._replace(timesteps=trajectory.timesteps._replace(reward=reward))
+    update, found = jax.jit(learner.update), []
+    for weights in (~others * 1.0, jnp.ones(4)):
+        for one in (trajectory, altered):
+            sample = Sample(one, weights, Ids(jnp.arange(4), jnp.zeros(4, jnp.int32)))
+            found.append(jax.tree.leaves(update(learner.init(params), params, sample, jax.random.key(1))[1]))
+    assert all(np.array_equal(a, b) for a, b in zip(found[0], found[1], strict=True))
+    assert not all(np.array_equal(a, b) for a, b in zip(found[2], found[3], strict=True))
+
+
 @pytest.mark.parametrize("module", [ddpg, td3, sac])
 def test_target_networks_follow_at_their_rate(module):
     agent, environment = made(module, target_rate=0.25, value_learning_rate=0.1, n_step=1)

@@ -122,6 +122,25 @@ def test_steps_after_an_end_do_not_reach_the_loss():
     jax.tree.map(np.testing.assert_array_equal, updates[0][1], updates[1][1])
 
 
+@pytest.mark.parametrize("maker", [made, *in_full(zero)])
+def test_windows_count_by_their_importance(maker):
+    """One of weight 0 not at all."""
+    environment = envs.make("pgx:tic_tac_toe", model=True) if maker is zero else catch.make(rows=4, columns=3)
+    agent, _ = maker(environment, **PLAIN)
+    (learner,) = agent.learners.values()
+    params, trajectory = collected(agent, environment, 4, learner.experience.length)
+    others = jnp.arange(4) > 0
+    policy = trajectory.extras["policy"]
+    extras = trajectory.extras | {"policy": jnp.where(others[:, None, None], jnp.roll(policy, 1, -1), policy)}
+    state, update, found = learner.init(params), jax.jit(learner.update), []
+    for weights in (~others * 1.0, jnp.ones(4)):
+        for one in (trajectory, trajectory._replace(extras=extras)):
+            sample = whole(one)._replace(weights=weights)
+            found.append(jax.tree.leaves(update(state, params, sample, jax.random.key(0))[1]["network"]))
+    assert all(np.array_equal(a, b) for a, b in zip(found[0], found[1], strict=True))
+    assert not all(np.array_equal(a, b) for a, b in zip(found[2], found[3], strict=True))
+
+
 def test_the_network_that_acts_is_copied_every_so_often():
     agent, environment = made(catch.make(rows=4, columns=3), target_interval=3)
     (learner,) = agent.learners.values()

@@ -175,12 +175,13 @@ def test_no_gradient_goes_through_the_burn_in():
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), moved, expected)
 
 
-def test_importance_weights_are_divided_by_the_highest():
+@pytest.mark.parametrize("name", ["r2d2", "dqn"])
+def test_importance_weights_are_divided_by_the_highest(name):
     np.testing.assert_allclose(normalized_weights(jnp.array([0.5, 2.0, 1.0])), [0.25, 1.0, 0.5])
-    agent, _ = an_agent()
-    params = agent.init(jax.random.key(1))
-    learner = agent.learners["r2d2"]
-    memory, state, update = remembered(agent, params), learner.init(params), jax.jit(learner.update)
+    agent = an_agent()[0] if name == "r2d2" else dqn.dqn(SPEC, dqn.Settings(hidden=(8,), batch=3, n_step=9))
+    params, learner = agent.init(jax.random.key(1)), agent.learners[name]
+    memory = remembered(agent, params) if name == "r2d2" else ()
+    state, update = learner.init(params), jax.jit(learner.update)
     runs = [
         update(state, params, a_sample(memory=memory, weights=weights), jax.random.key(0))
         for weights in ([1.0, 0.5, 0.25], [8.0, 4.0, 2.0], [1.0, 1.0, 1.0])
