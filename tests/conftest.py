@@ -59,7 +59,12 @@ def _resident() -> float:
     try:
         return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 1e6
     except OSError:
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+        return _most()
+
+
+def _most() -> float:
+    """Megabytes that this process had at most."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1e6 if sys.platform == "darwin" else 1e3)
 
 
 def pytest_addoption(parser):
@@ -70,8 +75,8 @@ def pytest_addoption(parser):
 
 def pytest_sessionfinish(session):
     if hasattr(session.config, "workerinput"):
-        session.config.workeroutput["most"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
-    elif session.config.getoption("--only-named-skips") and _unnamed(session.config):
+        session.config.workeroutput["most"] = _most()
+    elif session.exitstatus == pytest.ExitCode.OK and _unnamed(session.config):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
@@ -83,6 +88,7 @@ def pytest_testnodedown(node, error):
 _MOST: list[float] = []  # megabytes that each worker had at most
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_terminal_summary(terminalreporter):
     """The time by file, and what was not tested."""
     spent = collections.Counter()
@@ -99,12 +105,11 @@ def pytest_terminal_summary(terminalreporter):
     if _MOST:
         terminalreporter.line(f"{max(_MOST):7.0f} MB at most in a worker")
     if skipped := terminalreporter.stats.get("skipped", []):
-        terminalreporter.section("not tested")
+        terminalreporter.section("skipped")
         for reason, count in collections.Counter(_reason(report) for report in skipped).items():
-            terminalreporter.line(f"{count} of the tests: {reason}")
-    if terminalreporter.config.getoption("--only-named-skips"):
-        for nodeid in _unnamed(terminalreporter.config):
-            terminalreporter.line(f"ERROR: {nodeid} is skipped, and tests/skips.toml does not name it")
+            terminalreporter.line(f"{count:4d} tests: {reason}")
+    for nodeid in _unnamed(terminalreporter.config):
+        terminalreporter.line(f"ERROR: {nodeid} is skipped, and tests/skips.toml does not name it")
 
 
 def _reason(report) -> str:
@@ -112,7 +117,9 @@ def _reason(report) -> str:
 
 
 def _unnamed(config) -> list[str]:
-    """Tests that were skipped without being named in tests/skips.toml."""
+    """Tests that were skipped without being named in tests/skips.toml, where that is asked for."""
+    if not config.getoption("--only-named-skips"):
+        return []
     named = tomllib.loads((Path(__file__).parent / "skips.toml").read_text())
     skipped = config.pluginmanager.get_plugin("terminalreporter").stats.get("skipped", [])
     return [report.nodeid for report in skipped if report.nodeid not in named]

@@ -14,3 +14,9 @@ needs_redis = pytest.mark.skipif(
 def in_full(*cases):
     """Parameters, one or a tuple of them a case, for `make test-all` alone."""
     return [pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=full) for case in cases]
+
+
+def some_of(cases, *quick):
+    """The cases that are named as they are, the others for `make test-all` alone."""
+    assert {*quick} <= {*cases}
+    return [*quick, *in_full(*(case for case in cases if case not in quick))]

@@ -6,6 +6,7 @@ Each fault is planted in a copy of the tracked files, where the test files that 
 """
 
 import argparse
+import contextlib
 import datetime
 import json
 import os
@@ -33,7 +34,7 @@ class Fault(NamedTuple):
         file: of the package.
         old: the text that stands there once.
         new: what takes its place.
-        tests: the test files that could see it, the likeliest first.
+        tests: the test files that could see it, or tests of them, the likeliest first.
     """
 
     name: str
@@ -78,12 +79,17 @@ def caught_by(fault: Fault, marks: str) -> str | None:
         try:
             output, _ = run.communicate(timeout=LIMIT)
         except subprocess.TimeoutExpired:
-            os.killpg(run.pid, signal.SIGKILL)
+            return None
+        finally:
+            with contextlib.suppress(ProcessLookupError):  # of what tests have started nothing stays
+                os.killpg(run.pid, signal.SIGKILL)
+            run.wait()
+        if run.returncode == 0:
             return None
         found = re.search(r"^(?:FAILED|ERROR) (\S+?\.py(?:::[^\n]+?)?)(?: - .*)?$", output, re.MULTILINE)
-        if run.returncode == 1 and not found:
-            raise RuntimeError(f"{fault.name!r}: no test is named in\n{output}")
-        return found[1] if run.returncode == 1 and found else None
+        if run.returncode not in (1, 2) or not found:
+            raise RuntimeError(f"{fault.name!r}: exit code {run.returncode}, and no test is named in\n{output}")
+        return found[1]
 
 
 def main() -> int:

@@ -14,13 +14,14 @@ from boonta.core import devices, random
 from boonta.core.environment import Environment, proceed, start
 from boonta.core.spec import Discrete, Spec
 from boonta.envs import catch
-from tests.marks import in_full, slow
+from tests.marks import in_full, slow, some_of
 
 TINY = {"body": "mlp", "hidden": (16,), "unroll": 8, "batch": 8, "anneal": False}
 AGENTS = {
     "vtrace": lambda spec, **more: vtrace.vtrace(spec, vtrace.Settings(**TINY, **more)),
     "ppo": lambda spec, **more: ppo.ppo(spec, ppo.Settings(**TINY, epochs=2, minibatches=2, **more)),
 }
+names = pytest.mark.parametrize("name", some_of(AGENTS, "vtrace"))
 ITERATIONS = 50
 SGD = {"optimizer": "sgd", "learning_rate": 0.1}  # Adam would hide a wrong scale of the gradient
 
@@ -68,7 +69,7 @@ def test_devices_do_not_change_what_is_learned(count):
     assert_close(metrics["loss/value"], metrics_together["loss/value"], 1e-5)
 
 
-@pytest.mark.parametrize("name", ["vtrace", *in_full("ppo")])
+@names
 def test_a_seed_is_a_run(name):
     one, again, other = (trained(program(name=name), [seed]) for seed in (3, 3, 4))
     assert_close(one, again)
@@ -203,7 +204,7 @@ def test_a_bad_tensor_of_the_environment_is_named(where, name, count):
     assert made.tensors()[health[1] - 1] == name
 
 
-@pytest.mark.parametrize("name", ["vtrace", *in_full("ppo")])
+@names
 def test_a_bad_loss_is_named(name):
     made = unit(name=name, optimizer="sgd", learning_rate=1e30)
     _, metrics = trained(anakin.program(made, devices.mesh(jax.devices()[:1])), iterations=5)

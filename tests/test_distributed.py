@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -33,7 +34,7 @@ def free_port():
 
 def started(arguments):
     """One command in two processes that meet."""
-    flags = os.environ["XLA_FLAGS"].replace("device_count=8", "device_count=1")
+    flags = re.sub(r"device_count=\d+", "device_count=1", os.environ["XLA_FLAGS"])
     environment = os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
     meet = ["--coordinator", f"127.0.0.1:{free_port()}", "--processes", "2", "--process"]
     return [

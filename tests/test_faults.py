@@ -75,7 +75,7 @@ def words(folder, *more, env="gym:CartPole-v1", steps=1600):
 
 def gone(process):
     """Whether nothing is left of a process and its children."""
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
         try:
             os.killpg(process.pid, 0)
@@ -220,7 +220,7 @@ R2D2 = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, *in_full(signal.SIGKILL)])
+@pytest.mark.parametrize("number", [signal.SIGKILL, *in_full(signal.SIGTERM)])
 def test_seed_ended_or_killed_goes_on_with_its_replay(number, tmp_path):
     """Its actors get the signal too, and end with the run, not before it."""
     folder, steps = tmp_path / "run", 4_000

@@ -33,7 +33,7 @@ from boonta.replay.windows import windows
 from boonta.transport.inline import Inline
 from tests.commands import begun
 from tests.counter import Counter
-from tests.marks import full, in_full, slow
+from tests.marks import in_full, slow, some_of
 
 PATIENCE = 300.0
 
@@ -131,7 +131,7 @@ def test_what_waits_behind_a_long_call_is_not_late(monkeypatch):
             staff.receive()
         with pytest.raises(Failed, match="no answer to 'sleep'"):
             staff.ask(post, "sleep", 3.0)
-            while True:
+            for _ in range(100):
                 staff.receive()
     finally:
         crew.close()
@@ -234,7 +234,7 @@ def iterated(members, count):
     return metrics, told
 
 
-@pytest.mark.parametrize("name", ["vtrace", "dqn", *in_full("ppo", "r2d2", "muzero")])
+@pytest.mark.parametrize("name", some_of(AGENTS, "vtrace", "dqn"))
 def test_every_agent_learns_on_it(name, begin):
     members = begin(name)
     metrics, told = iterated(members, 30)
@@ -264,13 +264,13 @@ def test_samples_keep_to_their_ratio(name, begin):
     assert (members.renewed > 0.0) == bool(plan.reanalysers)
 
 
-@pytest.mark.parametrize(("slow", "publish"), [(0.2, 3), *in_full((0.0, 1), (0.0, 3), (0.2, 1))])
+@pytest.mark.parametrize(("pause", "publish"), [(0.2, 3), *in_full((0.0, 1), (0.0, 3), (0.2, 1))])
 @slow
-def test_on_policy_experience_is_never_far_behind(begin, monkeypatch, slow, publish):
+def test_on_policy_experience_is_never_far_behind(begin, monkeypatch, pause, publish):
     run = Rollout.run
 
     def late(self, params, version):
-        time.sleep(slow * (self.index[0] == 0))  # the first worker, while the second could make all there is to learn
+        time.sleep(pause * (self.index[0] == 0))  # the first worker, while the second could make all there is to learn
         return run(self, params, version)
 
     monkeypatch.setattr(Rollout, "run", late)
@@ -431,7 +431,7 @@ def test_it_ends_where_it_is_asked_to(begin):
     iterated(members, 2)
     asked.set()
     with pytest.raises(Asked):
-        while True:
+        for _ in range(1000):
             members.iterate(10)
 
 
@@ -489,9 +489,10 @@ def interrupted(process):
 
 
 @slow
-def test_members_that_are_killed_are_replaced_and_a_run_that_is_ended_goes_on(tmp_path):
+def test_members_that_are_killed_are_replaced_and_a_run_that_is_ended_or_killed_goes_on(tmp_path):
     folder = tmp_path / "run"
-    process = begun(words(folder, agent="dqn", steps=ENDLESS))
+    resume = ["train", "--resume", str(folder), "--json"]
+    process = begun(words(folder, "--set", "run.checkpoint_every=2000", agent="dqn", steps=ENDLESS))
     try:
         wait_for(lambda: logged(folder), process)
         there = members_of(process)
@@ -509,43 +510,36 @@ def test_members_that_are_killed_are_replaced_and_a_run_that_is_ended_goes_on(tm
         assert f"{name} is replaced (1 of 3)" in said
     last = [row for row in read_metrics(folder) if "replay/windows" in row][-1]
     assert last["policy_lag_mean"] >= 0  # nothing is newer than the parameters
-    process = begun(["train", "--resume", str(folder), "--json"])
+    process = begun(resume)
     try:
-        wait_for(lambda: read_metrics(folder)[-1]["env_steps"] > last["env_steps"], process)
-        said = interrupted(process)
+        before = saved(folder)
+        wait_for(lambda: saved(folder) > before, process)
+        there = members_of(process)
+        process.kill()
+        _, said = process.communicate(timeout=PATIENCE)
+        deadline = time.monotonic() + PATIENCE
+        while any(psutil.pid_exists(pid) for pid in there.values()):  # they go along with their driver
+            assert time.monotonic() < deadline, there
+            time.sleep(0.2)
     finally:
         process.kill()
     assert "replay begins empty" not in said
     after = next(row for row in read_metrics(folder) if row["env_steps"] > last["env_steps"])
     assert after["replay/windows"] >= 0.9 * last["replay/windows"]
-
-
-@full
-@slow
-def test_a_driver_that_is_killed_takes_its_members_along(tmp_path):
-    folder = tmp_path / "run"
-    process = begun(words(folder, "--set", "run.checkpoint_every=2000", agent="dqn", steps=ENDLESS))
-    try:
-        saved = folder / "checkpoints"
-        wait_for(lambda: logged(folder) and any(one.name.isdigit() for one in saved.iterdir()), process)
-        there = members_of(process)
-        process.kill()
-        process.communicate(timeout=PATIENCE)
-        deadline = time.monotonic() + PATIENCE
-        while any(psutil.pid_exists(pid) for pid in there.values()):
-            assert time.monotonic() < deadline, there
-            time.sleep(0.2)
-    finally:
-        process.kill()
-    last = max(int(one.name) for one in saved.iterdir() if one.name.isdigit())
-    process = begun(["train", "--resume", str(folder), "--json"])
+    before = saved(folder)
+    process = begun(resume)
     try:
         rows = len(read_metrics(folder))
         wait_for(lambda: len(read_metrics(folder)) > rows + 1, process)
         assert "going on from step" in interrupted(process)
     finally:
         process.kill()
-    assert max(int(one.name) for one in saved.iterdir() if one.name.isdigit()) > last
+    assert saved(folder) > before
+
+
+def saved(folder):
+    """The step of the latest checkpoint."""
+    return max(int(one.name) for one in (folder / "checkpoints").iterdir() if one.name.isdigit())
 
 
 @slow

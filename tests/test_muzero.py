@@ -151,6 +151,7 @@ def test_the_network_that_acts_is_copied_every_so_often():
         state, owned, _ = update(state, params, whole(trajectory), jax.random.key(0))
         params |= owned
         newest = {name: params[name] for name in ("network", "statistics")}
+        assert any(not np.array_equal(*pair) for pair in zip(*map(jax.tree.leaves, (newest, before)), strict=True))
         jax.tree.map(np.testing.assert_array_equal, params["target"], newest if i == 3 else before)
 
 

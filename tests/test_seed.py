@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import threading
-import time
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +22,7 @@ from boonta.core.host import Workers
 from boonta.core.trace import Trace
 from boonta.envs.served import serve
 from boonta.experiments import config, systems
-from tests.marks import in_full, slow
+from tests.marks import in_full, slow, some_of
 
 LENGTH = 5
 
@@ -158,7 +157,7 @@ AGENTS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("agent", ["r2d2", *in_full("vtrace", "ppo", "dqn")])
+@pytest.mark.parametrize("agent", some_of(AGENTS, "r2d2"))
 @slow
 def test_every_agent_runs_with_actors_of_its_own(agent, tmp_path, capfd):
     words = [part for setting in AGENTS[agent] for part in ("--set", setting)]
@@ -193,16 +192,20 @@ def test_a_server_waits_for_actors_until_it_is_asked_to_end(agent, tmp_path, cap
     monkeypatch.setenv("BOONTA_TOKEN", "hunter2")
     monkeypatch.setattr("sys.argv", ["boonta", "serve", "--token=hunter2"])
     settings = [word for setting in [*AGENTS[agent], "architecture.timeout=1"] for word in ("--set", setting)]
+    over = threading.Event()
 
     def end():
-        while not (tmp_path / "s").exists():
-            time.sleep(0.05)
-        time.sleep(2.0)  # longer than the timeout
-        os.kill(os.getpid(), signal.SIGTERM)
+        while not (tmp_path / "s").exists() and not over.wait(0.05):
+            pass
+        if not over.wait(2.0):  # longer than the timeout
+            os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=end, daemon=True).start()
     words = ["serve", agent, "gym:CartPole-v1", "--address", f"unix:{tmp_path}/s", "--out", str(tmp_path / "run")]
-    assert main([*words, *SMALL, *settings]) == 128 + signal.SIGTERM
+    try:
+        assert main([*words, *SMALL, *settings]) == 128 + signal.SIGTERM
+    finally:
+        over.set()
     err = capfd.readouterr().err
     assert "environments in all: boonta actor gym:CartPole-v1 --server unix:" in err
     assert f"SIGTERM at step 0; saved, go on with: boonta serve --resume {tmp_path}/run" in err
