@@ -47,6 +47,15 @@ class TestSharedMemory(ExchangeContract):
                 SharedMemory(other, exchange.descriptor)
         exchange.close()
 
+    def test_an_entry_that_is_not_what_was_written_is_lost(self):
+        exchange = self.make(LAYOUT)
+        for i in range(3):
+            exchange.append("log", entry(i))
+        exchange._logs["log"]._data[1, 5] ^= 1
+        found = exchange.read("log", 0, 9)
+        assert (numbers(found.data), found.following, found.lost) == ([0, 2], 3, 1)
+        exchange.close()
+
     def test_more_memory_than_there_is_is_refused(self, monkeypatch):
         monkeypatch.setattr(shm, "_available", lambda: 1000)
         with pytest.raises(Refused, match=r"GB of shared memory are needed for agent\.capacity"):

@@ -17,11 +17,14 @@ import psutil
 import pytest
 from hypothesis import given, settings
 
+from boonta import envs
 from boonta.agents import ddpg, ppo
 from boonta.architectures import split, split_roles
+from boonta.architectures.fleet_roles import Parts
 from boonta.architectures.split import Failed, _Post
 from boonta.architectures.split_pace import pace
 from boonta.architectures.split_wiring import BEGUN
+from boonta.architectures.turns import together
 from boonta.cli import main
 from boonta.core import devices
 from boonta.core.exchange import Disconnected
@@ -310,6 +313,24 @@ def test_the_minimum_is_of_the_experience_that_is_there(driver):
         running.restore(states, arrays, 50)
         assert running.exchange.totals()[BEGUN] == begun * one.wiring.quota
         assert running.exchange.length("pieces/0") == 50
+
+
+def test_nobody_goes_on_with_parameters_that_are_too_old(driver):
+    running, one = driver
+    wiring, exchange, states = one.wiring, running.exchange, states_of(one)
+    running.restore(states, None, 0)
+    parts = Parts(together(wiring.agent), envs.make("gym:Pendulum-v1"), lambda params, episodes: None)
+    acting = split_roles.Acting(lambda: parts, wiring, exchange, 0, 0)
+    value = split_roles.Learning(wiring, exchange, "value", 0, devices.mesh(jax.devices()[:1]))
+    for role in (acting, value):
+        assert role._read(exchange.totals())
+    exchange.put("updates/policy", wiring.plan.lag + 1)
+    for role in (acting, value):
+        assert not role._read(exchange.totals())
+    policy = {group: states["policy"].params[group] for group in wiring.agent.learners["policy"].owns}
+    exchange.publish("params/policy", 1, wiring.params["policy"].pack(policy))
+    for role in (acting, value):
+        assert role._read(exchange.totals())
 
 
 def test_a_learner_without_a_state_to_go_on_from_is_refused(driver, monkeypatch):
