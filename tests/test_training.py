@@ -37,6 +37,7 @@ def assigned(**values):
 
 
 TINY = assigned(agent__body="mlp", agent__hidden=16, agent__batch=8, agent__unroll=8, run__eval_episodes=8)
+REPLAY = assigned(agent__minimum=64, agent__capacity=1000, agent__replay_ratio=1)
 
 
 def command(agent, out, *more, env="boonta:catch"):
@@ -53,6 +54,7 @@ def command(agent, out, *more, env="boonta:catch"):
         "--out",
         str(out),
         *TINY,
+        *(REPLAY if agent == "dqn" else ()),
         *sizes,
         *more,
     ]
@@ -120,7 +122,11 @@ def copy(whole, tmp_path):
 
 @pytest.mark.parametrize(
     ("agent", "number"),
-    [("vtrace", signal.SIGKILL), ("vtrace", signal.SIGINT), *in_full(("ppo", signal.SIGKILL), ("ppo", signal.SIGTERM))],
+    [
+        ("vtrace", signal.SIGINT),
+        ("dqn", signal.SIGKILL),
+        *in_full(("vtrace", signal.SIGKILL), ("ppo", signal.SIGKILL), ("ppo", signal.SIGTERM), ("dqn", signal.SIGTERM)),
+    ],
 )
 def test_ended_half_way_and_resumed_is_never_ended(agent, number, whole, tmp_path, capfd):
     folder = tmp_path / "run"
