@@ -477,6 +477,19 @@ def test_a_checkpoint_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
     assert scores() == [3.0, ["10", "20"]]
 
 
+def test_a_state_that_is_not_what_was_saved_is_not_read(tmp_path):
+    """Also where the run was killed before the checksums of files were written."""
+    checkpoints, state = Checkpoints(tmp_path), {"x": jnp.arange(3)}
+    checkpoints.save(10, state, {}, None)
+    folder = tmp_path / "checkpoints" / "10"
+    (folder / "checksums.json").unlink()
+    assert checkpoints.restore(state).facts["env_steps"] == 10
+    facts = json.loads((folder / "facts" / "metadata").read_text())
+    (folder / "facts" / "metadata").write_text(json.dumps(facts | {"checksum": facts["checksum"] ^ 1}))
+    with pytest.raises(ValueError, match="its checksum is"):
+        checkpoints.restore(state)
+
+
 def test_arrays_without_entries_come_back(tmp_path):
     checkpoints = Checkpoints(tmp_path)
     state = {"x": jnp.arange(3), "nothing": [jnp.zeros((2, 0), jnp.float32), None], "key": jax.random.key(0)}
