@@ -1,10 +1,15 @@
-"""Something that can be asked, for crews whose members are processes: they have to find it by its module."""
+"""Something that can be asked, for crews whose members are processes: they have to find it by its module.
 
+As a program it hires one on Ray, prints the number of its process, and waits to be killed.
+"""
+
+import functools
 import os
 import time
 
 import numpy as np
 
+from boonta.core.crew import Resources
 from boonta.core.faults import Broken
 
 
@@ -33,3 +38,21 @@ class Counter:
 
     def ready(self):
         pass
+
+    def number(self):
+        return os.getpid()
+
+
+def main():
+    from boonta.transport.ray import Cluster
+
+    crew = Cluster("", 1)
+    member = crew.hire("counter", functools.partial(Counter, 0), Resources(0.5))
+    print(crew.get(crew.ask(member, "number"), 300.0), flush=True)
+    time.sleep(3600)
+
+
+if __name__ == "__main__":
+    from tests.counter import Counter
+
+    main()

@@ -6,6 +6,8 @@ import itertools
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 
@@ -33,7 +35,7 @@ from boonta.replay.windows import windows
 from boonta.transport.inline import Inline
 from tests.commands import begun
 from tests.counter import Counter
-from tests.marks import in_full, slow, some_of
+from tests.marks import full, in_full, slow, some_of
 
 PATIENCE = 300.0
 
@@ -152,6 +154,23 @@ def test_who_waits_for_room_is_told_and_a_signal_ends_it(monkeypatch):
         assert staff.notices == ["counter waits for room (0.5 cores, 0 accelerators)"]
     finally:
         crew.close()
+
+
+@slow
+def test_a_driver_that_is_killed_takes_its_member_along():
+    """Whose whole run, which waits for Ray's own processes as well, is in `make test-all`."""
+    driver = subprocess.Popen([sys.executable, "-m", "tests.counter"], stdout=subprocess.PIPE, text=True)
+    try:
+        assert driver.stdout is not None
+        member = int(driver.stdout.readline())
+        assert psutil.pid_exists(member)
+    finally:
+        driver.kill()
+        driver.communicate()
+    deadline = time.monotonic() + PATIENCE
+    while psutil.pid_exists(member):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
 
 
 @slow
@@ -489,10 +508,9 @@ def interrupted(process):
 
 
 @slow
-def test_members_that_are_killed_are_replaced_and_a_run_that_is_ended_or_killed_goes_on(tmp_path):
+def test_members_that_are_killed_are_replaced_and_a_run_that_is_ended_goes_on(tmp_path):
     folder = tmp_path / "run"
-    resume = ["train", "--resume", str(folder), "--json"]
-    process = begun(words(folder, "--set", "run.checkpoint_every=2000", agent="dqn", steps=ENDLESS))
+    process = begun(words(folder, agent="dqn", steps=ENDLESS))
     try:
         wait_for(lambda: logged(folder), process)
         there = members_of(process)
@@ -510,36 +528,43 @@ def test_members_that_are_killed_are_replaced_and_a_run_that_is_ended_or_killed_
         assert f"{name} is replaced (1 of 3)" in said
     last = [row for row in read_metrics(folder) if "replay/windows" in row][-1]
     assert last["policy_lag_mean"] >= 0  # nothing is newer than the parameters
-    process = begun(resume)
+    process = begun(["train", "--resume", str(folder), "--json"])
     try:
-        before = saved(folder)
-        wait_for(lambda: saved(folder) > before, process)
-        there = members_of(process)
-        process.kill()
-        _, said = process.communicate(timeout=PATIENCE)
-        deadline = time.monotonic() + PATIENCE
-        while any(psutil.pid_exists(pid) for pid in there.values()):  # they go along with their driver
-            assert time.monotonic() < deadline, there
-            time.sleep(0.2)
+        wait_for(lambda: read_metrics(folder)[-1]["env_steps"] > last["env_steps"], process)
+        said = interrupted(process)
     finally:
         process.kill()
     assert "replay begins empty" not in said
     after = next(row for row in read_metrics(folder) if row["env_steps"] > last["env_steps"])
     assert after["replay/windows"] >= 0.9 * last["replay/windows"]
-    before = saved(folder)
-    process = begun(resume)
+
+
+@full
+@slow
+def test_a_driver_that_is_killed_takes_its_members_along(tmp_path):
+    folder = tmp_path / "run"
+    process = begun(words(folder, "--set", "run.checkpoint_every=2000", agent="dqn", steps=ENDLESS))
+    try:
+        saved = folder / "checkpoints"
+        wait_for(lambda: logged(folder) and any(one.name.isdigit() for one in saved.iterdir()), process)
+        there = members_of(process)
+        process.kill()
+        process.communicate(timeout=PATIENCE)
+        deadline = time.monotonic() + PATIENCE
+        while any(psutil.pid_exists(pid) for pid in there.values()):
+            assert time.monotonic() < deadline, there
+            time.sleep(0.2)
+    finally:
+        process.kill()
+    last = max(int(one.name) for one in saved.iterdir() if one.name.isdigit())
+    process = begun(["train", "--resume", str(folder), "--json"])
     try:
         rows = len(read_metrics(folder))
         wait_for(lambda: len(read_metrics(folder)) > rows + 1, process)
         assert "going on from step" in interrupted(process)
     finally:
         process.kill()
-    assert saved(folder) > before
-
-
-def saved(folder):
-    """The step of the latest checkpoint."""
-    return max(int(one.name) for one in (folder / "checkpoints").iterdir() if one.name.isdigit())
+    assert max(int(one.name) for one in saved.iterdir() if one.name.isdigit()) > last
 
 
 @slow

@@ -429,7 +429,7 @@ def test_over_redis_others_join_and_a_server_that_forgets_all_is_told_again(tmp_
         worker = [sys.executable, "-m", "boonta", "split-worker", "--transport", server.address, "--role"]
         arguments = command(
             folder, "--set", "run.log_every=100", "--set", "architecture.environments=2",
-            "--set", "architecture.remote=environment/1", "--transport", server.address, steps=3000,
+            "--set", "architecture.remote=environment/1", "--transport", server.address, steps=2000,
         )  # fmt: skip
         driver = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         try:
@@ -455,8 +455,8 @@ def test_over_redis_others_join_and_a_server_that_forgets_all_is_told_again(tmp_
             driver.communicate()
         assert driver.returncode == 0, err
         assert "waits for environment/1: boonta split-worker --role ROLE --transport redis://" in err
-        assert json.loads(out.splitlines()[-1])["env_steps"] == 3000 and last(folder, "restarts") == 0
-        assert last(folder, "updates/value") == 3000 - 20 - 2 * 2
+        assert json.loads(out.splitlines()[-1])["env_steps"] == 2000 and last(folder, "restarts") == 0
+        assert last(folder, "updates/value") == 2000 - 20 - 2 * 2
         assert not server.left()
 
 
