@@ -1,6 +1,8 @@
 """What all tests share: virtual devices, how programs are compiled, reproducible properties, and what a run tells."""
 
 import collections
+import contextlib
+import ctypes
 import gc
 import os
 import resource
@@ -26,7 +28,8 @@ import hypothesis  # noqa: E402
 hypothesis.settings.register_profile("boonta", deadline=None, max_examples=20, derandomize=True, database=None)
 hypothesis.settings.load_profile("boonta")
 
-MEGABYTES = 1200  # of a worker, beyond which it lets go of the programs that it has compiled
+# Megabytes of a worker, beyond which it lets go of the programs that it has compiled: between files, and at any time.
+BETWEEN, EVER = 1200, 2000
 TOLD = 15  # test files whose time is told
 
 
@@ -45,13 +48,26 @@ def charts_are_not_drawn(monkeypatch):
     monkeypatch.setattr("boonta.experiments.page.svg", lambda *_: "<svg></svg>")
 
 
-@pytest.fixture(autouse=True, scope="module")
+@pytest.fixture(autouse=True)
 def memory_is_bounded():
     """Compiled programs are kept for as long as a process lives."""
     yield
-    if _resident() > MEGABYTES and "jax" in sys.modules:
+    _bound(EVER)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def memory_is_bounded_between_files():
+    """Tests of one file share programs, those of two hardly."""
+    yield
+    _bound(BETWEEN)
+
+
+def _bound(megabytes: float) -> None:
+    if _resident() > megabytes and "jax" in sys.modules:
         sys.modules["jax"].clear_caches()
         gc.collect()
+        with contextlib.suppress(OSError, AttributeError):  # of glibc; else what was freed stays with the process
+            ctypes.CDLL(None).malloc_trim(0)
 
 
 def _resident() -> float:
