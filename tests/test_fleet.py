@@ -413,7 +413,7 @@ def troubled(name, role):
     return parts._replace(host=parts.host._replace(make=Faulty(parts.host).make))
 
 
-@pytest.mark.parametrize("fault", ["raises", "hangs"])
+@pytest.mark.parametrize("fault", ["raises", *in_full("hangs")])
 @slow
 def test_environments_that_fail_are_made_anew_with_their_worker(fault, begin, monkeypatch):
     monkeypatch.setattr(Faulty, "count", itertools.count())

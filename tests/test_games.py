@@ -241,7 +241,7 @@ def test_trees_are_of_agents_that_plan(tmp_path, capsys):
     assert "--tree is for agents that plan, and vtrace does not" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("first", [True, *in_full(False)])
 def test_a_person_plays(run, first, monkeypatch, capsys):
     """Whoever types the first free cell, after nonsense and a cell that is taken."""
     asked = []

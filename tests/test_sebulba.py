@@ -23,7 +23,7 @@ from boonta.core.trace import Trace
 from boonta.envs.served import serve
 from boonta.experiments import config, systems
 from boonta.experiments.metrics import read_metrics
-from tests.marks import in_full, slow
+from tests.marks import full, in_full, slow
 from tests.watching import watched
 
 LENGTH, ENVS = 4, 4
@@ -428,6 +428,7 @@ def test_bad_input_is_refused_in_one_line(more, words, tmp_path, capfd):
 
 
 @slow
+@full
 def test_one_count_of_devices_is_enough(tmp_path, capfd):
     assert train(tmp_path / "run", "--steps", "64", "--actors", "1") == 0  # 4 of the other 7 share a batch of 4
     assert len(json.loads((tmp_path / "run" / "run.json").read_text())["devices"]["learners"]) == 4

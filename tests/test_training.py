@@ -23,7 +23,7 @@ from boonta.experiments import agreement, claim, runs, systems
 from boonta.experiments import config as configuration
 from boonta.experiments.checkpoint import Checkpoints
 from boonta.experiments.metrics import read_metrics
-from tests.marks import in_full, slow
+from tests.marks import full, in_full, slow
 
 pytestmark = slow
 
@@ -304,6 +304,7 @@ def small_disk(tmp_path):
     subprocess.run(["umount", "-l", place], timeout=10, check=True)
 
 
+@full
 def test_a_really_full_disk(small_disk, whole, monkeypatch, capfd):
     folder, filler, save = small_disk / "run", small_disk / "filler", Checkpoints.save
 
@@ -347,7 +348,7 @@ def broken(where="reward", after=200):
 SHORT = ("--steps", "2560")
 
 
-@pytest.mark.parametrize("where", ["reward", "observation"])
+@pytest.mark.parametrize("where", ["reward", *in_full("observation")])
 def test_nan_ends_the_run(where, tmp_path, capfd):
     folder = tmp_path / "run"
     words = command("vtrace", folder, *SHORT, *assigned(env__where=where), env="tests.test_training:broken")
