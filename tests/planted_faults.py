@@ -81,7 +81,7 @@ def caught_by(fault: Fault, marks: str) -> str | None:
         except subprocess.TimeoutExpired:
             return None
         finally:
-            with contextlib.suppress(ProcessLookupError):  # of what tests have started nothing stays
+            with contextlib.suppress(ProcessLookupError):  # what tests started in its group ends with it
                 os.killpg(run.pid, signal.SIGKILL)
             run.wait()
         if run.returncode == 0:
