@@ -23,6 +23,9 @@ for _name, _value in _FLAGS.items():
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path.home() / ".cache" / "boonta" / "jax"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 
+# Tracing makes many objects that live, and by default Python looks through them all for garbage a fifth of the time.
+gc.set_threshold(100_000, 50, 100)
+
 import hypothesis  # noqa: E402
 
 hypothesis.settings.register_profile("boonta", deadline=None, max_examples=20, derandomize=True, database=None)

@@ -1,5 +1,7 @@
 """MuZero and AlphaZero: the contract on its variants, what the loss may look at, and targets that are made anew."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -211,11 +213,12 @@ def test_blocks_are_three_numbers():
         made(catch.make(), blocks=(1, 2))
 
 
+SMALL = {"batch": 8, "unroll": 4, "capacity": 256, "minimum": 8, "temperature": 0.0, "replay_ratio": 1.0}
+
+
 def anakin_of(*steps, **settings):
     """A unit's states after so many iterations each."""
-    environment = catch.make(rows=4, columns=3)
-    small = {"batch": 8, "unroll": 4, "capacity": 256, "minimum": 8, "temperature": 0.0, "replay_ratio": 1.0}
-    agent, _ = made(environment, **small | settings)
+    agent, environment = made(catch.make(rows=4, columns=3), **SMALL | settings)
     unit = anakin.make(agent, environment, 8)
     state, step = jax.jit(lambda key: unit.init(key, {}))(jax.random.key(0)), jax.jit(unit.step)
     for i in range(max(steps) + 1):
@@ -223,6 +226,19 @@ def anakin_of(*steps, **settings):
             yield state
         state, metrics = step(state)
     yield metrics
+
+
+def test_what_is_acted_on_again_has_what_the_newest_parameters_say_of_it():
+    after, metrics = anakin_of(6, learning_rate=1e-2, reanalyse=0.75)
+    agent, _ = made(catch.make(rows=4, columns=3), **SMALL)
+    pieces = after.replays["muzero"].pieces
+    renewed = np.flatnonzero(pieces.origin.version == np.max(pieces.origin.version))
+    past = jax.tree.map(lambda x: x[renewed], pieces)
+    again = jax.jit(jax.vmap(partial(acting.reanalyse, agent, after.params)))
+    _, extras = again(past.memory, past.timesteps, jax.random.split(jax.random.key(0), past.timesteps.reward.shape))
+    assert metrics["replay/reanalysed"] > 0.5 and len(renewed) > 4 and np.std(extras["value"]) > 5e-3
+    for name in ("policy", "value"):
+        np.testing.assert_allclose(past.extras[name], extras[name], atol=1e-3)
 
 
 @full
