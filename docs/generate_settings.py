@@ -75,7 +75,7 @@ def span(metadata: Any) -> str:
     """The bounds of a field, in words."""
     low, high, above = (f"{x:.10g}" if x is not None else None for x in map(metadata.get, ("low", "high", "above")))
     if above is not None:
-        return f", above {above}"
+        return f", above {above}" + (f", at most {high}" if high else "")
     if low is None and high is None:
         return ""
     return f", at least {low}" if high is None else f", at most {high}" if low is None else f", {low} to {high}"

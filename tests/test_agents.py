@@ -8,12 +8,15 @@ import numpy as np
 import pytest
 
 from boonta.agents import dqn, ppo, r2d2, vtrace
+from boonta.architectures import anakin
+from boonta.core import random
 from boonta.core.environment import Environment, proceed, start
+from boonta.core.settings import Refused
 from boonta.core.spec import Continuous, Discrete, Spec
 from boonta.core.types import LAST
-from boonta.envs import catch, memory
+from boonta.envs import catch, memory, wrappers
 from boonta.testing.agent import AgentContract
-from tests.marks import full
+from tests.marks import full, in_full
 
 SMALL = {"body": "mlp", "hidden": (8,), "unroll": 12, "batch": 4, "core_size": 4}
 PLAIN = {"optimizer": "sgd", "learning_rate": 0.1, "max_grad_norm": 1e9}
@@ -166,3 +169,42 @@ def test_the_contract_sees_an_update_that_looks_at_idle_actions():
 
     with pytest.raises(AssertionError, match="not equal"):
         Wrong().test_an_update_does_not_look_at_idle_actions()
+
+
+@pytest.mark.parametrize("module", [ppo, vtrace])
+def test_an_entropy_bonus_alone_leads_to_the_squashed_policy_of_maximum_entropy(module):
+    """Nearly uniform over the box; at a standard deviation of 0.87 before tanh by numerical integration."""
+    environment = wrappers.scale_reward(reach(dimensions=1), 0.0)
+    settings = {"squash": True, "entropy_cost": 1.0, "value_cost": 0.0, "anneal": False, "learning_rate": 0.02}
+    settings |= {"log_std": 1.0, "epochs": 1, "minibatches": 1} if module is ppo else {"log_std": 1.0}
+    made, _ = valued(module, environment, unroll=4, normalize_advantages=False, **settings)
+    unit = anakin.make(made, environment, 4)
+    state = unit.init(random.key(0), {})
+    state, _ = jax.jit(lambda state: jax.lax.scan(lambda state, _: unit.step(state), state, length=300))(state)
+    np.testing.assert_allclose(np.exp(state.params["network"]["log_std"]), 0.87, atol=0.03)
+    policy = jax.vmap(lambda memory, step: made.act(state.params, memory, step, random.key(1))[2]["log_prob"])
+    density = policy(state.actors.memory, state.actors.timestep)
+    assert np.all(density < 0)  # of the uniform one it is -log 2
+
+
+def test_minibatches_of_one_step_whose_advantages_are_normalized_are_refused():
+    """What is normalised by itself alone is 0, and nothing would be learned."""
+    settings = {"unroll": 2, "batch": 4, "minibatches": 8}
+    made, environment = agent(catch.make(rows=4, columns=3), **settings)
+    unit = anakin.make(made, environment, 4)
+    with pytest.raises(Refused, match=r"agent.minibatches must be at most 4 .*, got 8: the advantage of a minibatch"):
+        jax.eval_shape(lambda key: unit.step(unit.init(key, {})), random.key(0))
+    made, environment = agent(catch.make(rows=4, columns=3), normalize_advantages=False, **settings)
+    unit = anakin.make(made, environment, 4)
+    jax.eval_shape(lambda key: unit.step(unit.init(key, {})), random.key(0))
+
+
+@pytest.mark.parametrize("module", [dqn, *in_full(ppo, vtrace)])
+def test_gradients_that_are_not_clipped_are_those_of_a_limit_far_away(module):
+    environment = catch.make(rows=4, columns=3)
+    made, _ = valued(module, environment, **{"minimum": 4} if module is dqn else {"unroll": 4})
+    unit = anakin.make(made, environment, 4)
+    run = jax.jit(lambda limit: unit.step(unit.step(unit.init(random.key(0), {"max_grad_norm": limit}))[0])[0].params)
+    before, none, far = unit.init(random.key(0), {}).params["network"], *(run(x)["network"] for x in (0.0, 1e9))
+    jax.tree.map(np.testing.assert_array_equal, none, far)
+    assert not all(jax.tree.leaves(jax.tree.map(np.array_equal, none, before)))

@@ -166,6 +166,27 @@ def test_the_meta_gradient_is_the_slope(name, steps, width):
     np.testing.assert_allclose(grads[name], (high - low) / (2 * width), rtol=2e-3)
 
 
+@pytest.mark.parametrize("optimizer", ["adam", "rmsprop", "sgd"])
+@slow
+def test_the_meta_gradient_is_finite_where_gradients_are_zero(optimizer):
+    """Of an agent whose body has a unit that nothing reaches: forward and reverse mode say the same."""
+    environment = catch.make(rows=5, columns=3)
+    agent = AGENTS["vtrace"](environment.spec, optimizer=optimizer, max_grad_norm=0.5)
+    made = anakin.make(agent, environment, 8)
+
+    def loss(rate):
+        state = made.init(random.key(0), {"learning_rate": rate})
+        body = jax.tree.map(lambda x: x.at[..., 0].set(0.0), state.params["network"])
+        state = state._replace(params=state.params | {"network": body})
+        for _ in range(2):
+            state, metrics = made.step(state)
+        return sum(jnp.sum(x**2) for x in jax.tree.leaves(state.params["network"])) + metrics["loss/grad_norm"]
+
+    reverse, forward = jax.jit(lambda x: (jax.grad(loss)(x), jax.jacfwd(loss)(x)))(jnp.float32(0.1))
+    assert np.isfinite(reverse) and reverse != 0
+    np.testing.assert_allclose(forward, reverse, rtol=1e-3)
+
+
 # --- what is not finite ----------------------------------------------------------------------------------------------
 
 

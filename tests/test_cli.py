@@ -10,7 +10,8 @@ import pytest
 from boonta import cli
 from boonta.core.environment import Environment, proceed, start
 from boonta.core.spec import Discrete, Spec
-from boonta.experiments import config, registry
+from boonta.experiments import config, registry, systems
+from tests.marks import some_of
 
 TINY = [
     word
@@ -333,6 +334,33 @@ def test_list(capsys):
     assert call(["list"]) == 0
     everything = capsys.readouterr().out
     assert all(line in everything for lines in listed.values() for line in lines)
+
+
+PAIRS = [(agent, architecture) for agent in registry.AGENTS for architecture in registry.ARCHITECTURES]
+
+
+@pytest.mark.parametrize(("agent", "architecture"), some_of(PAIRS, *PAIRS[::5], ("r2d2", "sebulba")))
+def test_every_agent_has_defaults_that_go_together(agent, architecture):
+    """On every architecture, in an environment of the host where there are hosts; but on-policy agents on split."""
+    if architecture == "split" and agent in ("ppo", "vtrace", "r2d2"):
+        return
+    family = "gymnax" if architecture == "anakin" else "gym"
+    env = f"{family}:{'Pendulum-v1' if agent in ('ddpg', 'td3', 'sac') else 'CartPole-v1'}"
+    env = "pgx:tic_tac_toe" if agent == "alphazero" else env
+    systems.build(config.resolve(agent, env, architecture, "none")).close()
+
+
+def test_settings_that_do_not_go_together_name_the_nearest_that_do(capsys):
+    words = ["train", "r2d2", "gymnax:CartPole-v1", "--config", "none", "--set"]
+    assert call([*words, "agent.replay_ratio=0.37"]) == 2
+    said = capsys.readouterr().err
+    assert "must be a fraction with 1 above or at most 8 below, got 37/200" in said
+    assert "with 1.08108 times the agent's replay ratio it is 1/5" in said
+    assert call([*words, "agent.replay_ratio=0.9"]) == 2
+    assert "got 9/20" in (said := capsys.readouterr().err) and "; nearest architecture.envs: 160" in said
+    words = ["train", "ppo", "gymnax:CartPole-v1", "--config", "none", "--set", "architecture.envs=48"]
+    assert call(words) == 2
+    assert "must divide one another, got 64 and 48; nearest architecture.envs: 32 or 64" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", registry.recipes())

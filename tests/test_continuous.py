@@ -221,6 +221,8 @@ def test_target_networks_follow_at_their_rate(module):
     sample = Sample(trajectory, jnp.ones(4), Ids(jnp.arange(4), jnp.zeros(4, jnp.int32)))
     before = learner.init(params)
     before = before._replace(policy=jax.tree.map(lambda x: x + 1.0, before.policy))
+    if module is td3:  # they move with every second update
+        before = before._replace(updates=jnp.int32(1))
     after, owned, _ = jax.jit(learner.update)(before, params, sample, jax.random.key(1))
     for old, now, new in (
         (before.critics, after.critics, owned["critics"]),
@@ -325,6 +327,28 @@ def test_turns_that_cannot_be_are_refused():
     insert = lambda params, trajectory: 0.0  # noqa: E731
     with pytest.raises(ValueError, match="may write priorities"):
         turns.together(agent_of(a=learner("a", 2, 1.0, insert), b=learner("b", 2, 1.0, insert)))
+
+
+def test_targets_of_td3_move_when_its_policy_is_due():
+    """Every value_updates / policy_updates of the critics, as the paper's; those of ddpg with every update."""
+    for module, often, moved in (
+        (td3, {}, [2, 4, 6]),
+        (td3, {"value_updates": 3.0, "policy_updates": 2.0}, [2, 3, 5, 6]),
+        (ddpg, {"policy_updates": 0.5}, [1, 2, 3, 4, 5, 6]),
+    ):
+        agent, environment = made(module, **often)
+        params = agent.init(jax.random.key(0))
+        trajectory = unrolled(agent, environment, params, 4, 6)
+        sample = Sample(trajectory, jnp.ones(4), Ids(jnp.arange(4), jnp.zeros(4, jnp.int32)))
+        learner, seen = agent.learners["value"], []
+        state, update = learner.init(params), jax.jit(learner.update)
+        for i in range(1, 7):
+            before = state
+            state, owned, _ = update(state, params, sample, jax.random.key(i))
+            params = params | owned
+            still = jax.tree.map(np.array_equal, (before.critics, before.policy), (state.critics, state.policy))
+            seen += [] if all(jax.tree.leaves(still)) else [i]
+        assert seen == moved, module
 
 
 def test_td3_updates_its_policy_half_as_often():

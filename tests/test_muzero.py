@@ -11,8 +11,8 @@ from boonta import envs
 from boonta.agents import alphazero, muzero, planning
 from boonta.architectures import anakin
 from boonta.core import acting
-from boonta.core.types import Sample
-from boonta.envs import catch, pgx
+from boonta.core.types import MID, Sample
+from boonta.envs import catch, pgx, wrappers
 from boonta.testing import AgentContract
 from tests.marks import full, in_full, slow
 
@@ -163,6 +163,51 @@ def test_the_dummy_action_is_not_taken_while_the_game_is_on():
     on = ~np.asarray(trajectory.timesteps.last()[:, :-1])
     assert np.all(np.asarray(trajectory.timesteps.action) < 9)
     assert np.all(np.asarray(trajectory.extras["policy"])[on][:, 9] == 0)
+
+
+@pytest.mark.parametrize("maker", [made, *in_full(zero)])
+def test_a_search_at_a_time_limit_takes_no_illegal_action(maker):
+    agent, environment = maker(wrappers.time_limit(envs.make("pgx:tic_tac_toe", model=maker is zero), 3))
+    _, trajectory = collected(agent, environment, 8, 8)
+    timesteps = jax.tree.map(lambda x: x[:, :-1], trajectory.timesteps)
+    cut = np.asarray(timesteps.last() & (timesteps.discount != 0))
+    assert cut.sum() >= 8
+    policy, board = np.asarray(trajectory.extras["policy"])[cut], np.asarray(timesteps.observation["board"])[cut]
+    assert np.all(policy[board.any(-1).reshape(len(board), 9)] == 0)
+
+
+def test_rewards_losses_may_be_averaged_as_values_are():
+    """K = 2: half of the sums of reward and turn, and everything else as it was."""
+    losses = []
+    for average in (False, True):
+        agent, environment = made(catch.make(rows=4, columns=3), average_reward_loss=average, **PLAIN)
+        learner = agent.learners["muzero"]
+        params, trajectory = collected(agent, environment, 4, learner.experience.length)
+        losses.append(
+            jax.jit(learner.update)(learner.init(params), params, whole(trajectory), jax.random.key(0))[2].metrics
+        )
+    for name in ("loss/policy", "loss/value"):
+        np.testing.assert_array_equal(losses[0][name], losses[1][name])
+    for name in ("loss/reward", "loss/turn"):
+        np.testing.assert_allclose(losses[1][name], losses[0][name] / 2, rtol=1e-5)
+
+
+@pytest.mark.parametrize("maker", [made, *in_full(zero)])
+def test_the_share_of_clipped_values_is_reported(maker):
+    """Of returns of 20 none with the default support, all with one that ends at 4.6."""
+    for limit, share in ((5.0, 0.0), (1.5, 1.0)):
+        environment = envs.make("pgx:tic_tac_toe", model=True) if maker is zero else catch.make(rows=4, columns=3)
+        agent, _ = maker(environment, support_limit=limit, **PLAIN)
+        (learner,) = agent.learners.values()
+        params, trajectory = collected(agent, environment, 4, learner.experience.length)
+        going_on = trajectory.timesteps._replace(
+            step_type=jnp.full_like(trajectory.timesteps.step_type, MID),
+            discount=jnp.ones(trajectory.timesteps.discount.shape),
+        )
+        extras = trajectory.extras | {"value": jnp.full_like(trajectory.extras["value"], 20.0)}
+        trajectory = trajectory._replace(timesteps=going_on, extras=extras)
+        _, _, feedback = jax.jit(learner.update)(learner.init(params), params, whole(trajectory), jax.random.key(0))
+        np.testing.assert_allclose(feedback.metrics["value/clipped_share"], share)
 
 
 def test_a_norm_without_running_state_has_no_statistics():

@@ -297,7 +297,7 @@ def test_policies_and_actions_fit_the_spec(name):
     sample = policy.sample(jax.random.key(0))
     action = net.action(policy, sample)
     assert action.shape == spec.zero().shape and action.dtype == spec.zero().dtype
-    assert policy.log_prob(sample).shape == policy.entropy(sample).shape == ()
+    assert policy.log_prob(sample).shape == policy.entropy().shape == ()
     if squash:
         assert np.all((action > spec.low) & (action < spec.high))
     mask = legal(timestep.observation)

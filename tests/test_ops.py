@@ -7,6 +7,7 @@ from functools import cache, partial
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,7 +17,8 @@ from boonta.core import devices
 from boonta.ops import normalizer
 from boonta.ops.distributions import Categorical, Gaussian, TanhGaussian
 from boonta.ops.gae import gae
-from boonta.ops.optimizers import optimizer
+from boonta.ops.optimizers import clip_by_global_norm, optimizer
+from boonta.ops.product import product
 from boonta.ops.recurrence import backward
 from boonta.ops.returns import lambda_returns, n_step_returns
 from boonta.ops.shuffle import permutation
@@ -270,24 +272,76 @@ def test_no_uniform_number_draws_an_illegal_action(n, seed, monkeypatch):
     assert np.all((draws >= 0) & (draws < n)) and np.all(legal[draws])
 
 
+@pytest.mark.parametrize("name", ["adam", "rmsprop", "sgd"])
+def test_a_step_can_be_differentiated_where_gradients_are_zero(name):
+    """Forward and reverse, through clipping too; and the step itself is optax's to the last bit."""
+    plain = {
+        "adam": optax.scale_by_adam(eps=1e-5),
+        "rmsprop": optax.scale_by_rms(decay=0.99, eps=1e-5),
+        "sgd": optax.identity(),
+    }[name]
+    theirs = optax.chain(optax.clip_by_global_norm(0.5), plain, optax.scale_by_learning_rate(0.1))
+    ours = optimizer(name, 0.1, 0.5, 1e-5)
+
+    def steps(transform, grads):
+        state, made = transform.init(grads), []
+        for scale in (1.0, 0.0, 0.3, 1e-12):
+            step, state = transform.update(scale * grads, state)
+            made.append(step)
+        return jnp.stack(made)
+
+    for grads in (jnp.array([0.3, 0.0, -2.0]), jnp.zeros(3)):
+        np.testing.assert_array_equal(jax.jit(partial(steps, ours))(grads), jax.jit(partial(steps, theirs))(grads))
+        reverse = jax.jacrev(partial(steps, ours))(grads)
+        assert np.all(np.isfinite(reverse))
+        close(jax.jacfwd(partial(steps, ours))(grads), reverse, 1e-4)
+
+
+def test_a_clip_of_zero_is_none():
+    grads = jnp.array([3.0, -4.0])
+    for limit, expected in ((0.0, grads), (10.0, grads), (1.0, grads / 5)):
+        step, _ = clip_by_global_norm(limit).update(grads, optax.EmptyState())
+        close(step, expected)
+
+
+@pytest.mark.parametrize(("d", "f"), [(3, 5), (5, 3)])
+def test_a_product_has_derivatives_in_both_modes(d, f):
+    keys = jax.random.split(jax.random.key(0), 4)
+    x, w = jax.random.normal(keys[0], (2, 7, d)), jax.random.normal(keys[1], (d, f))
+    x_dot, w_dot = jax.random.normal(keys[2], x.shape), jax.random.normal(keys[3], w.shape)
+    value, tangent = jax.jvp(product, (x, w), (x_dot, w_dot))
+    np.testing.assert_array_equal(value, x @ w)
+    close(tangent, x_dot @ w + x @ w_dot, 1e-5)
+
+    def loss(multiply, x, w):
+        return jnp.sum(jnp.sin(multiply(x, w)))
+
+    for ours, plain in zip(
+        jax.grad(partial(loss, product), (0, 1))(x, w), jax.grad(partial(loss, jnp.matmul), (0, 1))(x, w), strict=True
+    ):
+        close(ours, plain, 1e-5)
+    twice = [jax.hessian(partial(loss, multiply, x))(w) for multiply in (product, jnp.matmul)]
+    close(*twice, 1e-4)
+
+
 def test_masks_leave_gradients_and_entropies_finite():
     legal = jnp.array([True, False, True, False])
 
     def loss(logits, legal):
         policy = Categorical.of(logits, legal)
-        return policy.log_prob(jnp.int32(0)) + policy.entropy(jnp.int32(0))
+        return policy.log_prob(jnp.int32(0)) + policy.entropy()
 
     for mask in (legal, jnp.array([True, False, False, False]), jnp.ones(4, bool)):
         grads = jax.grad(loss)(jnp.array([0.3, 50.0, -1.0, -60.0]), mask)
         assert np.all(np.isfinite(grads)) and np.all(grads[~mask] == 0)
-    entropy = Categorical.of(jnp.zeros(4), legal).entropy(jnp.int32(0))
+    entropy = Categorical.of(jnp.zeros(4), legal).entropy()
     close(entropy, np.log(2))
-    close(Categorical.of(jnp.zeros(4), jnp.array([False, True, False, False])).entropy(jnp.int32(0)), 0.0)
+    close(Categorical.of(jnp.zeros(4), jnp.array([False, True, False, False])).entropy(), 0.0)
 
 
 def test_a_mask_without_any_legal_action_gives_no_nan():
     policy = Categorical.of(jnp.arange(3.0), jnp.zeros(3, bool))
-    assert np.all(np.isfinite(policy.logits)) and np.isfinite(policy.entropy(jnp.int32(0)))
+    assert np.all(np.isfinite(policy.logits)) and np.isfinite(policy.entropy())
 
 
 MEAN, LOG_STD = np.array([0.3, -1.2]), np.array([-0.5, 0.4])
@@ -317,12 +371,42 @@ def test_densities_of_actions_integrate_to_one(kind):
 
 
 @pytest.mark.parametrize("kind", [Gaussian, TanhGaussian])
+@pytest.mark.parametrize("log_std", [-3.0, -0.5, 0.0, 1.0, 2.0])
+@pytest.mark.parametrize("mean", [0.0, 0.7, -3.0])
+def test_entropies_and_their_slopes_are_those_of_numerical_integration(kind, mean, log_std):
+    """-∫ p log p over the action, in float64, from the log-probabilities that `log_prob` gives."""
+
+    def integrated(mean, log_std):
+        z = np.linspace(-9.0, 9.0, 40_001)
+        x = mean + np.exp(log_std) * z
+        log_p = -0.5 * z**2 - log_std - 0.5 * np.log(2 * np.pi)
+        if kind is TanhGaussian:
+            log_p = log_p - 2 * (np.log(2) - np.abs(x) - np.log1p(np.exp(-2 * np.abs(x))))
+        policy = kind(jnp.float32(mean)[None], jnp.float32(log_std)[None])
+        close(policy.log_prob(jnp.asarray(x[::500, None], jnp.float32)), log_p[::500], 1e-3)
+        return -np.sum(np.exp(-0.5 * z**2) / np.sqrt(2 * np.pi) * log_p) * (z[1] - z[0])
+
+    def entropy(mean, log_std):
+        return kind(mean[None], log_std[None]).entropy()
+
+    close(entropy(jnp.float32(mean), jnp.float32(log_std)), integrated(mean, log_std), 0.01)
+    slopes, h = jax.grad(entropy, (0, 1))(jnp.float32(mean), jnp.float32(log_std)), 1e-4
+    close(slopes[0], (integrated(mean + h, log_std) - integrated(mean - h, log_std)) / (2 * h), 0.03)
+    close(slopes[1], (integrated(mean, log_std + h) - integrated(mean, log_std - h)) / (2 * h), 0.1)
+
+
+def test_the_entropy_of_a_categorical_is_its_sum():
+    p = np.array([0.5, 0.3, 0.2])
+    close(Categorical.of(jnp.log(p)).entropy(), -np.sum(p * np.log(p)))
+
+
+@pytest.mark.parametrize("kind", [Gaussian, TanhGaussian])
 def test_gaussian_samples_and_entropy(kind):
     policy = kind(jnp.asarray(MEAN, jnp.float32), jnp.asarray(LOG_STD, jnp.float32))
     x = jax.vmap(policy.sample)(jax.random.split(jax.random.key(0), 20_000))
     close(x.mean(0), MEAN, 0.05)
     close(x.std(0), np.exp(LOG_STD), 0.05)
-    close(jnp.mean(policy.entropy(x)), -jnp.mean(policy.log_prob(x)), 0.05)
+    close(policy.entropy(), -jnp.mean(policy.log_prob(x)), 0.05)
     close(policy.mode(), MEAN)
 
 

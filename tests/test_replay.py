@@ -20,7 +20,7 @@ from boonta.replay.ring import ring
 from boonta.replay.weights import Weights
 from boonta.replay.windows import windows
 from boonta.testing.replay import LENGTH, ReplayContract, pieces, whole
-from tests.marks import in_full
+from tests.marks import in_full, some_of
 
 
 class TestOnce(ReplayContract):
@@ -267,6 +267,41 @@ def test_a_replay_made_otherwise_is_refused():
     kept.insert(jax.tree.map(lambda x: np.asarray(x[0]), piece_of(stream, 0, 4, np.zeros(1, int))))
     with pytest.raises(ValueError, match="timesteps/observation is uint8"), kept.arrays() as arrays:
         hosted(stream, "uniform", 4, 2, 2, 1).restore(arrays)
+
+
+VOID = [(1, 1, 4, 1, 0), (3, 1, 4, 2, 0), (6, 2, 2, 1, 3), (1, 4, 4, 1, 0)]
+
+
+@pytest.mark.parametrize("sampler", some_of(["prioritized", "ranked"], "prioritized"))
+@pytest.mark.parametrize(("length", "period", "unroll", "stack", "trained"), some_of(VOID, *VOID[1:3]))
+def test_windows_of_which_nothing_is_learned_are_never_drawn(sampler, length, period, unroll, stack, trained):
+    """Those whose one trained step is LAST, on a device and on the host, also once their places are overwritten."""
+    envs, rounds = 3, 24
+    stream = streams(envs, rounds * unroll + 1, stack)
+    wishes = {"trained_step": trained, "memory": False}
+    wanted = Experience(length, 5, period=period, unroll=unroll, capacity=16, sampler=sampler, **wishes)
+    device, life = ring(wanted, 64, 16, envs, envs, stack), np.zeros(envs, int)
+    host = hosted(stream, sampler, length, period, unroll, stack, wishes=wishes)
+    host.batch = 64
+    insert, sample, revise = jax.jit(device.insert), jax.jit(device.sample), jax.jit(device.revise)
+    state = device.init(jax.tree.map(lambda x: x[0], piece_of(stream, 0, unroll, life)))
+    passed_over, rng = 0, np.random.default_rng(0)
+    for i in range(rounds):
+        piece = piece_of(stream, i, unroll, life)
+        state, ids = insert(state, piece)
+        state = revise(state, ids, rng.random(len(ids.place)))
+        for e in range(envs):
+            ids = host.insert(jax.tree.map(lambda x, e=e: np.asarray(x[e]), piece))
+            host.revise(ids, rng.random(len(ids.place)))
+            passed_over += int(np.sum(ids.place < 0))
+        if not len(host):
+            continue
+        state, some = sample(state, jax.random.key(i))
+        for drawn in (some, host.sample()):
+            assert not np.any(drawn.trajectory.timesteps.step_type[:, trained] == LAST)
+    assert passed_over > 5
+    assert int(device.size(state)) == int(jnp.sum(state.priorities.weights > 0))
+    assert len(host) == np.count_nonzero(host._weights.all())
 
 
 # Chances

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from boonta.agents import ppo
-from boonta.core.settings import build, nearest, setting, traced
+from boonta.core.settings import build, multiple_of, nearest, nearest_numbers, setting, traced
+from boonta.experiments import registry
 
 
 @dataclass(frozen=True)
@@ -166,6 +167,30 @@ def test_the_settings_of_ppo():
         "entropy_cost",
         "value_cost",
     }
+
+
+ENDS_LEARNING = [
+    *((agent, "epsilon", 0) for agent in registry.AGENTS),
+    *((agent, name, 0) for agent in ("ppo", "dqn", "sac") for name in ("reward_scale", "reward_clip")),
+    *(("ppo", name, 0) for name in ("clip", "value_clip")),
+    *(("vtrace", name, 0) for name in ("rho_clip", "pg_rho_clip")),
+    ("vtrace", "decay", 1),
+    ("dqn", "huber", 0),
+    ("td3", "target_rate", 0),
+    ("muzero", "value_scale", 0),
+]
+
+
+@pytest.mark.parametrize(("agent", "name", "value"), ENDS_LEARNING)
+def test_values_with_which_nothing_is_learned_are_refused(agent, name, value):
+    with pytest.raises(ValueError, match=rf"agent.{name} must be .*, got {value}"):
+        build(registry.agent(agent).settings, {name: value}, "agent")
+
+
+def test_the_next_numbers_that_fit_are_named():
+    assert multiple_of(8, 20) == "; nearest: 16 or 24"
+    assert multiple_of(8, 3) == "; nearest: 8"
+    assert nearest_numbers(2, lambda n: n < 0) == ""
 
 
 def test_every_field_says_what_it_means():

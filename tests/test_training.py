@@ -236,6 +236,17 @@ def test_a_run_without_a_readable_checkpoint_does_not_start_again(copy, capfd):
     assert (copy / "metrics.jsonl").read_bytes() == log
 
 
+def test_checkpoints_of_another_structure_are_refused_in_one_line(copy, capfd):
+    """As those of another version are: here the optimiser, which keeps other things, is exchanged."""
+    text = (copy / "config.toml").read_text()
+    assert 'optimizer = "adam"' in text
+    (copy / "config.toml").write_text(text.replace('optimizer = "adam"', 'optimizer = "sgd"'))
+    assert main(["train", "--resume", str(copy)]) == 1
+    (line,) = [line for line in capfd.readouterr().err.splitlines() if line.startswith("boonta: ")]
+    assert "were made by another version of Boonta or of the agent, which keeps other things" in line
+    assert "learners/vtrace/optimizer/1/count is no more" in line
+
+
 def test_evaluating_a_run_with_a_damaged_checkpoint_uses_the_one_before(copy, capfd):
     before, last = steps_of(copy)[-2:]
     damage(copy, last, flip)
@@ -542,13 +553,17 @@ def test_a_run_that_learned_nothing_says_so(tmp_path, capfd):
     assert "agent.minimum must be at most agent.capacity" in capfd.readouterr().err
 
 
-def test_what_learners_report_is_of_the_updates_that_were_made(tmp_path):
+def test_what_learners_report_is_of_the_updates_that_were_made(tmp_path, capfd):
+    """And returns that a categorical critic cannot say are told of, once."""
     sizes = assigned(
-        agent__minimum=256, agent__hidden=16, architecture__envs=1, run__log_every=64, run__eval_episodes=1
-    )
+        agent__minimum=256, agent__hidden=16, agent__critic="categorical", architecture__envs=1, run__log_every=64,
+        run__eval_episodes=1,
+    )  # fmt: skip
     words = ["train", "sac", "gymnax:Pendulum-v1", "--config", "none", "--steps", "512", "--out", str(tmp_path / "run")]
     assert main([*words, *sizes]) == 0
     told = [row for row in read_metrics(tmp_path / "run") if "updates" in row]
     for key in ("loss/value", "value/mean", "policy/temperature"):
         assert all((row[key] is None) == (row["updates"] == 0) for row in told)
     assert told[0]["updates"] == 0 and 0.9 < told[-1]["policy/temperature"] <= 1.0
+    assert told[0]["value/clipped_share"] is None and told[-1]["value/clipped_share"] > 0.01
+    assert capfd.readouterr().err.count("lie beyond what the network can say") == 1

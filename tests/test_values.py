@@ -12,10 +12,11 @@ from boonta.core import acting
 from boonta.core.agent import Experience
 from boonta.core.spec import Continuous, Discrete, Shape, Spec
 from boonta.core.types import FIRST, LAST, MID, Ids, Origin, Sample, TimeStep, Trajectory
-from boonta.envs import tmaze
+from boonta.envs import tmaze, wrappers
 from boonta.nets.q_network import Heads, q_network
 from boonta.ops.rescaling import squash, unsquash
 from boonta.replay.ring import ring
+from tests.test_wrappers import narrow
 
 SPEC = Spec("three", Shape((2,), np.float32), Discrete(3))
 SMALL = {"hidden": (8,), "core_size": 4, "head": 0, "batch": 3}
@@ -82,6 +83,38 @@ def reference(timesteps, q, target_q, settings):
 
 def priority(error, mask, eta):
     return eta * np.abs(error).max() + (1 - eta) * np.abs(error).sum() / mask.sum()
+
+
+@pytest.mark.parametrize("double", [True, False])
+def test_a_target_at_a_time_limit_takes_no_illegal_action(double):
+    """Of values (0, 100) only the first is of a legal action."""
+    environment = wrappers.time_limit(narrow(), 1)
+    settings = dqn.Settings(hidden=(4,), dueling=False, double=double, n_step=1, unroll=2, reward_scale=1e-9)
+    agent = dqn.dqn(environment.spec, settings)
+    params = jax.tree.map(jnp.zeros_like, agent.init(jax.random.key(0))["network"])
+    params["advantage"]["params"]["Dense_0"]["bias"] = jnp.array([0.0, 100.0])
+    params = agent.init(jax.random.key(0)) | {"network": params}
+    actors = jax.vmap(lambda i: acting.begin(agent, environment, params, i, 4, jax.random.key(1)))(jnp.arange(4))
+    _, trajectory, _ = acting.unroll(agent, environment, params, actors, 1, jnp.int32(0))
+    assert np.all(trajectory.timesteps.last()[:, 1]) and np.all(trajectory.timesteps.discount == 1)
+    learner = agent.learners["dqn"]
+    sample = Sample(trajectory, jnp.ones(4), Ids(jnp.arange(4), jnp.zeros(4, jnp.int32)))
+    _, _, feedback = jax.jit(learner.update)(learner.init(params), params, sample, jax.random.key(0))
+    np.testing.assert_allclose(feedback.metrics["loss/error"], 0.0, atol=1e-5)
+
+
+def test_what_is_fed_to_the_memory_is_the_transformed_reward():
+    """With reward_clip 1, a reward of 1000 is for the network what a reward of 1 is."""
+    agent, _ = an_agent(reward_clip=1.0)
+    params = agent.init(jax.random.key(1))
+    memory = agent.memory(params, jnp.float32(0.0), jax.random.key(0))
+    step = jax.tree.map(lambda x: x[0, 1], a_sample(memory=remembered(agent, params)).trajectory.timesteps)
+    step = step._replace(step_type=MID)
+    q = [agent.act(params, memory, step._replace(reward=jnp.float32(r)), jax.random.key(0))[2]["q"] for r in (1, 1000)]
+    np.testing.assert_array_equal(*q)
+    agent, _ = an_agent(reward_scale=0.001)
+    scaled = agent.act(params, memory, step._replace(reward=jnp.float32(1000)), jax.random.key(0))[2]["q"]
+    np.testing.assert_allclose(scaled, q[0], rtol=1e-6)
 
 
 def an_agent(**settings):

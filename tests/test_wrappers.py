@@ -64,6 +64,31 @@ def test_time_limit_cuts_without_terminating():
     np.testing.assert_array_equal(timesteps.discount, [1, 1, 1, 1])
 
 
+def narrow(end=4):
+    """`counter`, in which only action 0 is legal, but at its true end."""
+    inner = counter(end)
+
+    def masked(state, timestep):
+        legal = jnp.array([True, False]) | (timestep.discount == 0)
+        return state, timestep._replace(observation={"seen": timestep.observation, "legal": legal})
+
+    shapes = {"seen": inner.spec.observation, "legal": jax.ShapeDtypeStruct((2,), bool)}
+    reset, step = lambda key: masked(*inner.reset(key)), lambda *args: masked(*inner.step(*args))
+    return Environment(inner.spec._replace(observation=shapes), reset, step)
+
+
+class TestNarrowCut(EnvironmentContract):
+    def make(self):
+        return wrappers.time_limit(narrow(), 3)
+
+
+def test_time_limit_leaves_the_legal_actions_as_they_are():
+    for steps, at_the_end in ((3, [True, False]), (4, [True, True])):
+        _, timesteps = play(wrappers.time_limit(narrow(), steps), steps)
+        assert timesteps.step_type[-1] == LAST
+        np.testing.assert_array_equal(timesteps.observation["legal"][-1], at_the_end)
+
+
 def test_time_limit_leaves_a_true_end_true():
     for steps in (4, 5):
         _, timesteps = play(wrappers.time_limit(counter(), steps), 4)

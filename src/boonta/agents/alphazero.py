@@ -10,6 +10,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from boonta.agents.common import CLIPPED
 from boonta.agents.planning import PlannerSettings, State, cross_entropy, descend, frame, fresh, masked, over_roots
 from boonta.core.agent import Agent, Learner
 from boonta.core.settings import setting, traced
@@ -18,7 +19,7 @@ from boonta.core.types import Array, Extras, Feedback, Key, Params, PyTree, Samp
 from boonta.nets.planner import judge
 from boonta.nets.torso import features, legal
 from boonta.ops.search import Found, Node, search
-from boonta.ops.two_hot import expected, two_hot
+from boonta.ops.two_hot import clipped, expected, two_hot
 
 ENV = {"model": True}
 
@@ -118,6 +119,7 @@ def alphazero(spec: Spec, settings: Settings, total_updates: int = 0) -> Agent:
         whole = each["policy"] + hyper["value_coefficient"] * each["value"]
         l2 = 0.5 * sum(jnp.sum(x**2) for x in jax.tree.leaves(weights))
         metrics = {f"loss/{name}": jnp.mean(x) for name, x in each.items()}
+        metrics[CLIPPED] = jnp.sum(going_on * clipped(value, support)) / jnp.maximum(jnp.sum(going_on), 1e-8)
         scale = jnp.repeat(sample.weights, roots)
         return jnp.mean(scale * whole) + hyper["l2_coefficient"] * l2, (metrics, statistics)
 

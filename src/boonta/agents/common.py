@@ -13,14 +13,25 @@ from boonta.nets.actor_critic import ActorCritic, Heads, actor_critic
 from boonta.nets.dense import Init
 from boonta.nets.torso import Activation, Body, Core, Options, features, legal, seen
 from boonta.ops import normalizer
+from boonta.ops.rewards import transform_reward
+
+CLIPPED = (
+    "value/clipped_share"  # metric: of what values and rewards are to become, the share that the network cannot say
+)
 
 
 @dataclass(frozen=True)
 class RewardSettings:
-    """Rewards as the loss sees them."""
+    """Rewards as the agent sees them."""
 
-    reward_scale: float = setting(1.0, "multiplies rewards in the loss; reported returns stay true")
-    reward_clip: float | None = setting(None, "clips scaled rewards in the loss to [-c, c]; none for no limit", low=0.0)
+    reward_scale: float = setting(
+        1.0, "multiplies rewards in the loss, and where a network is fed them; reported returns stay true", above=0.0
+    )
+    reward_clip: float | None = setting(None, "clips scaled rewards there to [-c, c]; none for no limit", above=0.0)
+
+    def transform_reward(self, reward: Array) -> Array:
+        """Rewards float32 [...] as the loss sees them."""
+        return transform_reward(reward, self.reward_scale, self.reward_clip)
 
 
 @dataclass(frozen=True)
@@ -91,9 +102,3 @@ def masked_means(terms: dict[str, Array], mask: Array, count: Array) -> dict[str
 def annealed(rate: Array, updates: Array, total: int) -> Array:
     """A step size that falls linearly from `rate` to zero over `total` updates; if that is 0, it stays."""
     return rate * jnp.maximum(1.0 - updates / total, 0.0) if total else rate
-
-
-def shape_reward(settings: RewardSettings, reward: Array) -> Array:
-    """Rewards as the loss sees them, same shape."""
-    reward = reward * settings.reward_scale
-    return reward if settings.reward_clip is None else jnp.clip(reward, -settings.reward_clip, settings.reward_clip)

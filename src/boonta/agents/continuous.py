@@ -7,6 +7,7 @@ from policy to value, and from value to policy, wherever each of them runs.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -14,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from boonta.agents.common import RewardSettings, include, normalized, shape_reward
+from boonta.agents.common import CLIPPED, RewardSettings, include, normalized
 from boonta.agents.values import normalized_weights
 from boonta.core.agent import Agent, Experience, Learner
 from boonta.core.devices import average
@@ -43,18 +44,21 @@ class Settings(RewardSettings):
     value_low: float = setting(-10.0, "the lowest return that a categorical critic can say")
     value_high: float = setting(10.0, "the highest")
     normalize_observations: bool = setting(False, "give observations mean 0 and variance 1 by running statistics")
-    value_learning_rate: float = setting(1e-3, "step size of the critics", low=0.0, traced=True)
-    policy_learning_rate: float = setting(1e-3, "step size of the policy", low=0.0, traced=True)
+    value_learning_rate: float = setting(1e-3, "step size of the critics", above=0.0, traced=True)
+    policy_learning_rate: float = setting(1e-3, "step size of the policy", above=0.0, traced=True)
     value_optimizer: Optimizer = setting("adam", "of the critics: adam, rmsprop or sgd")
     policy_optimizer: Optimizer = setting("adam", "of the policy: adam, rmsprop or sgd")
-    epsilon: float = setting(1e-8, "epsilon of adam and rmsprop", low=0.0)
+    epsilon: float = setting(1e-8, "epsilon of adam and rmsprop", above=0.0)
     max_grad_norm: float | None = setting(
-        None, "global norm that gradients are clipped to; none for no clipping, which is faster", low=0.0, traced=True
+        None,
+        "global norm that gradients are clipped to; none, which is faster, or 0 for no clipping",
+        low=0.0,
+        traced=True,
     )
     discount: float = setting(0.99, "gamma", low=0.0, high=1.0, traced=True)
     n_step: int = setting(1, "steps before bootstrapping", low=1)
     target_rate: float = setting(
-        0.005, "share of the way that target networks go in an update of the critics", low=0.0, high=1.0, traced=True
+        0.005, "share of the way that target networks go in an update of the critics", above=0.0, high=1.0, traced=True
     )
     noise_correlation: float = setting(
         0.0, "correlation of the exploration noise of neighbouring steps; above 0 it lasts", low=0.0, high=0.9999
@@ -146,6 +150,7 @@ class Rules(NamedTuple):
         objective: (owned parameters, params, seen [B, ...], key) -> (loss float32 [], metrics). Consumes the key.
         owned: the groups that the policy's gradient moves; "policy" among them.
         more: groups besides the policy and what all three have.
+        delay_targets: whether target networks move only when the policy is due an update, not with each of the critics.
     """
 
     explore: Callable[[Params, PyTree, Array], Array]
@@ -154,14 +159,16 @@ class Rules(NamedTuple):
     objective: Callable[[Params, Params, PyTree, Key], tuple[Array, dict[str, Array]]]
     owned: tuple[str, ...] = ("policy",)
     more: Callable[[], Params] = dict
+    delay_targets: bool = False
 
 
 class ValueState(NamedTuple):
-    """The critics' optimiser and the target networks."""
+    """The critics' optimiser, the target networks, and the updates made (int32 []), () unless they delay targets."""
 
     optimizer: optax.OptState
     critics: PyTree
     policy: PyTree
+    updates: PyTree
 
 
 def agent(parts: Parts, rules: Rules) -> Agent:
@@ -210,7 +217,7 @@ def _value(parts: Parts, rules: Rules, policy_groups: tuple[str, ...]) -> Learne
 
     def init(params: Params) -> ValueState:
         critics, policy = jax.tree.map(jnp.copy, (params["critics"], params["policy"]))
-        return ValueState(transform().init(critics), critics, policy)
+        return ValueState(transform().init(critics), critics, policy, jnp.int32(0) if rules.delay_targets else ())
 
     def loss(critics: PyTree, seen: PyTree, action: Array, atoms: Array, probabilities: Array, scale: Array) -> Any:
         outputs = nets.critics(critics, seen, action)  # [C, B, O]
@@ -220,7 +227,7 @@ def _value(parts: Parts, rules: Rules, policy_groups: tuple[str, ...]) -> Learne
     def update(state: ValueState, params: Params, sample: Sample, key: Key) -> tuple[ValueState, Params, Feedback]:
         hyper, timesteps = params["settings"], sample.trajectory.timesteps
         arrived = jax.tree.map(lambda x: x[:, 1:], timesteps)
-        reward, discount = shape_reward(settings, arrived.reward), hyper["discount"] * arrived.discount
+        reward, discount = settings.transform_reward(arrived.reward), hyper["discount"] * arrived.discount
         total, beyond, at = jax.vmap(n_step_target)(reward, discount, arrived.first())
         end = jax.tree.map(lambda x: jax.vmap(lambda x, i: x[i])(x, at), timesteps)
         seen = parts.see(params, end)
@@ -246,17 +253,25 @@ def _value(parts: Parts, rules: Rules, policy_groups: tuple[str, ...]) -> Learne
             "value/mean": jnp.mean(values * mask) / share,
             "value/target": jnp.mean(wanted * mask) / share,
         }
+        if settings.critic == "categorical":
+            beyond = (target < settings.value_low) | (target > settings.value_high)
+            metrics[CLIPPED] = jnp.mean(jnp.sum(beyond * probabilities, axis=-1) * mask) / share
         # Processes that share a batch may have read policies of different versions; what they keep of them is one.
         grads, metrics, policy = average((grads, metrics, params["policy"]))
         steps, moments = transform(hyper).update(grads, state.optimizer)
         critics = optax.apply_updates(params["critics"], steps)
-        rate = hyper["target_rate"]
-        targets = jax.tree.map(
-            lambda old, new: old + rate * (new - old), (state.critics, state.policy), (critics, policy)
-        )
-        return ValueState(moments, *targets), {"critics": critics}, Feedback(metrics, error if prioritized else None)
+        rate, updates = hyper["target_rate"], state.updates
+        if rules.delay_targets:
+            updates = updates + 1
+            rate *= updates * every.denominator % every.numerator < every.denominator
+        both = (state.critics, state.policy), (critics, policy)
+        targets = jax.tree.map(lambda old, new: old + rate * (new - old), *both)
+        feedback = Feedback(metrics, error if prioritized else None)
+        return ValueState(moments, *targets, updates), {"critics": critics}, feedback  # type: ignore[call-arg]
 
     prioritized = settings.sampler != "uniform"
+    # The value learner counts its own updates, as where learners are processes it does not see the policy's.
+    every = Fraction(settings.value_updates / settings.policy_updates).limit_denominator(1000)
     experience = _experience(settings, settings.value_batch, settings.value_updates)
     return Learner(("critics",), (*policy_groups, "settings"), experience, init, update)
 
@@ -288,7 +303,7 @@ def _policy(parts: Parts, rules: Rules, groups: tuple[str, ...]) -> Learner:
         return moments, owned, Feedback(metrics)
 
     experience = _experience(settings, settings.policy_batch, settings.policy_updates)
-    experience = experience._replace(view=only_observations)
+    experience = experience._replace(trained_step=None, view=only_observations)
     return Learner(groups, ("critics", "settings"), experience, init, update)
 
 
@@ -311,6 +326,7 @@ def _experience(settings: Settings, batch: int, updates: float) -> Experience:
         priority_exponent=settings.priority_exponent,
         importance_exponent=settings.importance_exponent,
         memory=False,
+        trained_step=0,
     )
 
 

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from boonta.agents.common import TorsoSettings, annealed, shape_reward
+from boonta.agents.common import TorsoSettings, annealed
 from boonta.agents.values import best, explore, normalized_weights
 from boonta.core.agent import Agent, Experience, Learner
 from boonta.core.devices import average
@@ -20,7 +20,7 @@ from boonta.core.settings import setting, traced
 from boonta.core.spec import Spec
 from boonta.core.types import Array, Extras, Feedback, Key, Memory, Params, PyTree, Sample, TimeStep
 from boonta.nets.q_network import Heads, q_network
-from boonta.ops.optimizers import Optimizer, optimizer
+from boonta.ops.optimizers import Optimizer, global_norm, optimizer
 from boonta.ops.returns import n_step_target
 
 
@@ -32,14 +32,16 @@ class Settings(TorsoSettings):
     dueling: bool = setting(True, "a value and advantages in place of one head")
     head: int = setting(0, "width of a layer in each head; 0 for none", low=0)
     double: bool = setting(True, "choose the target's action with the learning network")
-    learning_rate: float = setting(1e-4, "step size of the optimiser", low=0.0, traced=True)
+    learning_rate: float = setting(1e-4, "step size of the optimiser", above=0.0, traced=True)
     anneal: bool = setting(False, "let the step size fall linearly to zero over the run")
     optimizer: Optimizer = setting("adam", "adam, rmsprop or sgd")
-    epsilon: float = setting(1e-5, "epsilon of adam and rmsprop", low=0.0)
-    max_grad_norm: float = setting(10.0, "global norm that gradients are clipped to", low=0.0, traced=True)
+    epsilon: float = setting(1e-5, "epsilon of adam and rmsprop", above=0.0)
+    max_grad_norm: float = setting(
+        10.0, "global norm that gradients are clipped to; 0 for no clipping", low=0.0, traced=True
+    )
     discount: float = setting(0.99, "gamma", low=0.0, high=1.0, traced=True)
     n_step: int = setting(3, "steps before bootstrapping", low=1)
-    huber: float | None = setting(1.0, "error beyond which the loss is linear; none for squares", low=0.0)
+    huber: float | None = setting(1.0, "error beyond which the loss is linear; none for squares", above=0.0)
     target_interval: int = setting(1000, "updates between copies into the target network", low=1)
     explore_first: float = setting(1.0, "probability of a random action at the start", low=0.0, high=1.0)
     explore_last: float = setting(0.05, "the same from where it has fallen linearly", low=0.0, high=1.0)
@@ -122,7 +124,7 @@ def dqn(spec: Spec, settings: Settings, total_updates: int = 0) -> Agent:
         del key
         hyper, timesteps = params["settings"], sample.trajectory.timesteps
         arrived = jax.tree.map(lambda x: x[:, 1:], timesteps)
-        reward, discount = shape_reward(settings, arrived.reward), hyper["discount"] * arrived.discount
+        reward, discount = settings.transform_reward(arrived.reward), hyper["discount"] * arrived.discount
         total, beyond, at = jax.vmap(n_step_target)(reward, discount, arrived.first())
         end = jax.tree.map(lambda x: jax.vmap(lambda x, i: x[i])(x, at), timesteps)
         later = values(state.target, end)
@@ -142,7 +144,7 @@ def dqn(spec: Spec, settings: Settings, total_updates: int = 0) -> Agent:
         target_network = jax.tree.map(lambda new, old: jnp.where(renew, new, old), network, state.target)
         fallen = jnp.minimum(updates / falls, 1.0) if falls else jnp.float32(1.0)
         exploration = settings.explore_first + fallen * (settings.explore_last - settings.explore_first)
-        metrics |= {"loss/grad_norm": optax.tree.norm(grads), "loss/exploration": exploration}
+        metrics |= {"loss/grad_norm": global_norm(grads), "loss/exploration": exploration}
         owned = {"network": network, "exploration": exploration}
         return State(moments, target_network, updates), owned, Feedback(metrics, mask * jnp.abs(error))
 
@@ -157,6 +159,7 @@ def dqn(spec: Spec, settings: Settings, total_updates: int = 0) -> Agent:
         samples_per_insert=settings.replay_ratio,
         priority_exponent=settings.priority_exponent,
         importance_exponent=settings.importance_exponent,
+        trained_step=0,
     )
     owns = ("network", "exploration")
     learner = Learner(owns, ("settings",), experience, learner_init, update)

@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from boonta.agents.common import CLIPPED
 from boonta.agents.planning import PlannerSettings, State, cross_entropy, descend, frame, fresh, masked, over_roots
 from boonta.core.agent import Agent, Learner
 from boonta.core.settings import setting, traced
@@ -21,7 +22,8 @@ from boonta.nets.torso import features, legal
 from boonta.ops import history
 from boonta.ops.imagined import TURNS, Targets, unroll_targets
 from boonta.ops.search import Found, Node, search
-from boonta.ops.two_hot import expected, two_hot
+from boonta.ops.square_root import square_root
+from boonta.ops.two_hot import clipped, expected, two_hot
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,9 @@ class Settings(PlannerSettings):
     )
     unroll_steps: int = setting(5, "K, steps that the model is unrolled in learning", low=1)
     reward_coefficient: float = setting(1.0, "of the reward's and the discount's losses", low=0.0, traced=True)
+    average_reward_loss: bool = setting(
+        False, "divide the reward's and the discount's losses by K, as the paper does, where MooZi sums them"
+    )
     consistency_coefficient: float = setting(0.0, "of the self-consistency loss", low=0.0)
     target_interval: int = setting(1, "updates between copies of the network to what acts in training", low=1)
 
@@ -176,11 +181,12 @@ def muzero(spec: Spec, settings: Settings, total_updates: int = 0) -> Agent:
         (_, statistics), (imagined, states) = jax.lax.scan(body, (root.state, statistics), (moves, later))
         now = terms(root, jax.tree.map(lambda x: x[0], aim), False)
         imagined = jax.tree.map(lambda x: jnp.sum(x, axis=0), imagined)
+        steps = K if settings.average_reward_loss else 1
         each = {
             "policy": now["policy"] + imagined["policy"] / K,
             "value": now["value"] + imagined["value"] / K,
-            "reward": imagined["reward"],
-            "turn": imagined["turn"],
+            "reward": imagined["reward"] / steps,
+            "turn": imagined["turn"] / steps,
         }
         whole = each["policy"] + hyper["value_coefficient"] * each["value"]
         whole += hyper["reward_coefficient"] * (each["reward"] + each["turn"])
@@ -191,6 +197,8 @@ def muzero(spec: Spec, settings: Settings, total_updates: int = 0) -> Agent:
             whole += settings.consistency_coefficient * each["consistency"]
         l2 = 0.5 * sum(jnp.sum(x**2) for x in jax.tree.leaves(weights))
         metrics = {f"loss/{name}": jnp.mean(x) for name, x in each.items()}
+        beyond = aim.known * (clipped(aim.value, support) | clipped(aim.reward, support).at[0].set(False))
+        metrics[CLIPPED] = jnp.sum(beyond) / jnp.maximum(jnp.sum(aim.known), 1e-8)
         metrics["loss/entropy"] = jnp.mean(-jnp.sum(aim.policy[0] * jnp.log(aim.policy[0] + 1e-9), axis=-1))
         return jnp.mean(scale * whole) + hyper["l2_coefficient"] * l2, (metrics, statistics)
 
@@ -220,4 +228,5 @@ def _without_end(answer: Answer) -> Answer:
 
 def _cosine(a: Array, b: Array) -> Array:
     """float32 [N], of vectors [N, d]."""
-    return jnp.sum(a * b, axis=-1) / jnp.maximum(jnp.linalg.norm(a, axis=-1) * jnp.linalg.norm(b, axis=-1), 1e-8)
+    length = lambda x: square_root(jnp.sum(x**2, axis=-1))  # noqa: E731
+    return jnp.sum(a * b, axis=-1) / jnp.maximum(length(a) * length(b), 1e-8)

@@ -20,7 +20,7 @@ from boonta.nets.planner import Options as NetworkOptions
 from boonta.nets.torso import features, seen
 from boonta.ops.blocks import summed
 from boonta.ops.imagined import search_returns
-from boonta.ops.optimizers import Optimizer, optimizer
+from boonta.ops.optimizers import Optimizer, global_norm, optimizer
 from boonta.ops.search import Options as SearchOptions
 from boonta.ops.two_hot import Support
 
@@ -44,7 +44,7 @@ class PlannerSettings:
     depth: int | None = setting(None, "the deepest that a search looks; none for no limit", low=1)
     considered: int = setting(16, "gumbel: actions tried at the root", low=1)
     value_scale: float = setting(
-        0.1, "gumbel: c_scale, how much found values, which are scaled to [0, 1], outweigh the prior", low=0.0
+        0.1, "gumbel: c_scale, how much found values, which are scaled to [0, 1], outweigh the prior", above=0.0
     )
     visit_offset: float = setting(50.0, "gumbel: c_visit, visits added to the most visited action's in that", low=0.0)
     dirichlet_alpha: float = setting(0.3, "puct: concentration of the noise at the root", above=0.0)
@@ -59,11 +59,13 @@ class PlannerSettings:
     n_step: int = setting(10, "N, steps before a return bootstraps from a search's value", low=1)
     value_coefficient: float = setting(0.25, "of the value's loss", low=0.0, traced=True)
     l2_coefficient: float = setting(1e-4, "of half the sum of the parameters' squares", low=0.0, traced=True)
-    learning_rate: float = setting(1e-3, "step size of the optimiser", low=0.0, traced=True)
+    learning_rate: float = setting(1e-3, "step size of the optimiser", above=0.0, traced=True)
     anneal: bool = setting(False, "let the step size fall linearly to zero over the run")
     optimizer: Optimizer = setting("adam", "adam, rmsprop or sgd")
-    epsilon: float = setting(1e-5, "epsilon of adam and rmsprop", low=0.0)
-    max_grad_norm: float = setting(5.0, "global norm that gradients are clipped to", low=0.0, traced=True)
+    epsilon: float = setting(1e-5, "epsilon of adam and rmsprop", above=0.0)
+    max_grad_norm: float = setting(
+        5.0, "global norm that gradients are clipped to; 0 for no clipping", low=0.0, traced=True
+    )
     discount: float = setting(0.997, "gamma", low=0.0, high=1.0, traced=True)
     unroll: int = setting(8, "steps acted between looks at the replay", low=1)
     roots: int = setting(1, "consecutive steps of a window from each of which the model is unrolled", low=1)
@@ -113,6 +115,7 @@ class PlannerSettings:
             importance_exponent=self.importance_exponent,
             reanalyse=self.reanalyse / (1.0 - self.reanalyse),
             memory=False,
+            trained_step=before if self.roots == 1 else None,
         )
 
     def transform(self, learning_rate: Array | float, max_grad_norm: Array | float) -> optax.GradientTransformation:
@@ -194,7 +197,7 @@ def descend(
     network, updates = unravel(flat + steps), state.updates + 1  # type: ignore[operator]
     temperature = settings.temperature_after(updates, total_updates)
     improved = {"network": network, "statistics": statistics, "temperature": temperature}
-    return State(moments, updates), improved, Feedback(metrics | {"loss/grad_norm": optax.tree.norm(grads)})
+    return State(moments, updates), improved, Feedback(metrics | {"loss/grad_norm": global_norm(grads)})
 
 
 def frame(observation: PyTree) -> Array:

@@ -7,7 +7,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from boonta.agents.common import NetworkSettings, annealed, include, masked_means, network, normalized, shape_reward
+from boonta.agents.common import NetworkSettings, annealed, include, masked_means, network, normalized
+from boonta.core import devices
 from boonta.core.agent import Agent, Experience, Learner
 from boonta.core.devices import average
 from boonta.core.flat import ravel
@@ -18,23 +19,28 @@ from boonta.nets.torso import features
 from boonta.ops import normalizer
 from boonta.ops.blocks import fitting, summed
 from boonta.ops.gae import gae
-from boonta.ops.optimizers import Optimizer, optimizer
+from boonta.ops.optimizers import Optimizer, global_norm, optimizer
 from boonta.ops.shuffle import permutation
+from boonta.ops.square_root import square_root
 
 
 @dataclass(frozen=True)
 class Settings(NetworkSettings):
     """PPO's settings; the defaults are those of the usual implementations for small control tasks."""
 
-    learning_rate: float = setting(2.5e-4, "step size of the optimiser", low=0.0, traced=True)
+    learning_rate: float = setting(2.5e-4, "step size of the optimiser", above=0.0, traced=True)
     anneal: bool = setting(True, "let the step size fall linearly to zero over the run")
     optimizer: Optimizer = setting("adam", "adam, rmsprop or sgd")
-    epsilon: float = setting(1e-5, "epsilon of adam and rmsprop", low=0.0)
-    max_grad_norm: float = setting(0.5, "global norm that gradients are clipped to", low=0.0, traced=True)
+    epsilon: float = setting(1e-5, "epsilon of adam and rmsprop", above=0.0)
+    max_grad_norm: float = setting(
+        0.5, "global norm that gradients are clipped to; 0 for no clipping", low=0.0, traced=True
+    )
     discount: float = setting(0.99, "gamma", low=0.0, high=1.0, traced=True)
     gae_lambda: float = setting(0.95, "lambda of generalised advantage estimation", low=0.0, high=1.0, traced=True)
-    clip: float = setting(0.2, "how far the ratio may move from 1", low=0.0, traced=True)
-    value_clip: float | None = setting(None, "how far a value may move from the acting one; none for no limit", low=0.0)
+    clip: float = setting(0.2, "how far the ratio may move from 1", above=0.0, traced=True)
+    value_clip: float | None = setting(
+        None, "how far a value may move from the acting one; none for no limit", above=0.0
+    )
     entropy_cost: float = setting(0.01, "weight of the entropy bonus", low=0.0, traced=True)
     value_cost: float = setting(0.5, "weight of the value loss", low=0.0, traced=True)
     unroll: int = setting(128, "T, steps of a trajectory", low=1)
@@ -110,7 +116,7 @@ def ppo(spec: Spec, settings: Settings, total_updates: int = 0) -> Agent:
 
     def loss(weights: PyTree, hyper: dict[str, Array], piece: Piece, count: Array) -> tuple[Array, dict[str, Array]]:
         policy, value = net.unroll(weights, piece.memory, piece.timesteps)
-        log_prob, entropy = policy.log_prob(piece.sample), policy.entropy(piece.sample)
+        log_prob, entropy = policy.log_prob(piece.sample), policy.entropy()
         ratio = jnp.exp(log_prob - piece.log_prob)
         clipped = jnp.clip(ratio, 1 - hyper["clip"], 1 + hyper["clip"])
         error = (value - piece.target) ** 2
@@ -136,6 +142,11 @@ def ppo(spec: Spec, settings: Settings, total_updates: int = 0) -> Agent:
         n, size = len(pieces.mask), len(pieces.mask) // settings.minibatches
         if not size:
             raise Refused(f"agent.minibatches must be at most {n}, what each device has, got {settings.minibatches}")
+        if settings.normalize_advantages and size * pieces.mask.shape[1] * max(devices.count(), 1) < 2:
+            raise Refused(
+                f"agent.minibatches must be at most {n // 2} with agent.normalize_advantages, got "
+                f"{settings.minibatches}: the advantage of a minibatch of one step is normalised to 0"
+            )
         orders = jax.vmap(lambda key: permutation(key, n))(jax.random.split(key, settings.epochs))
         orders = orders[:, : size * settings.minibatches].reshape(-1, size)
         # What minibatches mean over all devices: known before the first step, so devices meet here for all of them.
@@ -144,7 +155,7 @@ def ppo(spec: Spec, settings: Settings, total_updates: int = 0) -> Agent:
         count = jnp.maximum(count, 1e-8)
         centre /= count
         spread = average((mask * (advantage - centre[:, None, None]) ** 2).sum((1, 2)))
-        spread = jnp.sqrt(spread / count) + 1e-8
+        spread = square_root(spread / count) + 1e-8
 
         flat, unravel = ravel(params["network"])
 
@@ -165,7 +176,7 @@ def ppo(spec: Spec, settings: Settings, total_updates: int = 0) -> Agent:
             grads, metrics = summed(gradient, indices, fitting(pieces))
             grads = average(ravel(grads)[0])
             steps, moments = transform.update(grads, moments, flat)
-            return (flat + steps, moments), metrics | {"loss/grad_norm": optax.tree.norm(grads)}  # type: ignore[operator]
+            return (flat + steps, moments), metrics | {"loss/grad_norm": global_norm(grads)}  # type: ignore[operator]
 
         xs = (orders, count, centre, spread)
         (flat, moments), metrics = jax.lax.scan(minibatch, (flat, state.optimizer), xs)
@@ -185,7 +196,7 @@ def ppo(spec: Spec, settings: Settings, total_updates: int = 0) -> Agent:
         else:
             bootstrap = net.unroll(params["network"], memory, see(params, final))[1]
         values = jnp.concatenate([extras["value"], bootstrap], axis=1)
-        reward, discount = shape_reward(settings, arrived.reward), hyper["discount"] * arrived.discount
+        reward, discount = settings.transform_reward(arrived.reward), hyper["discount"] * arrived.discount
         first = arrived.first()
         advantage = jax.vmap(gae, (0, 0, 0, None, 0))(reward, discount, values, hyper["gae_lambda"], first)
         acted = jax.tree.map(lambda x: x[:, :-1], timesteps)

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from boonta.agents.common import TorsoSettings, annealed, shape_reward
+from boonta.agents.common import TorsoSettings, annealed
 from boonta.agents.values import best, explore, normalized_weights
 from boonta.core.agent import Agent, Experience, Learner
 from boonta.core.devices import average
@@ -16,7 +16,7 @@ from boonta.core.settings import setting, traced
 from boonta.core.spec import Spec
 from boonta.core.types import Array, Extras, Feedback, Key, Memory, Params, PyTree, Sample, TimeStep, Trajectory
 from boonta.nets.q_network import Heads, q_network
-from boonta.ops.optimizers import Optimizer, optimizer
+from boonta.ops.optimizers import Optimizer, global_norm, optimizer
 from boonta.ops.rescaling import squash, unsquash
 from boonta.ops.returns import n_step_returns
 
@@ -36,11 +36,13 @@ class Settings(TorsoSettings):
     dueling: bool = setting(True, "a value and advantages in place of one head")
     head: int = setting(512, "width of a layer in each head; 0 for none", low=0)
     double: bool = setting(True, "choose the target's action with the learning network")
-    learning_rate: float = setting(1e-4, "step size of the optimiser", low=0.0, traced=True)
+    learning_rate: float = setting(1e-4, "step size of the optimiser", above=0.0, traced=True)
     anneal: bool = setting(False, "let the step size fall linearly to zero over the run")
     optimizer: Optimizer = setting("adam", "adam, rmsprop or sgd")
-    epsilon: float = setting(1e-3, "epsilon of adam and rmsprop", low=0.0)
-    max_grad_norm: float = setting(80.0, "global norm that gradients are clipped to", low=0.0, traced=True)
+    epsilon: float = setting(1e-3, "epsilon of adam and rmsprop", above=0.0)
+    max_grad_norm: float = setting(
+        80.0, "global norm that gradients are clipped to; 0 for no clipping", low=0.0, traced=True
+    )
     discount: float = setting(0.997, "gamma", low=0.0, high=1.0, traced=True)
     n_step: int = setting(5, "steps before bootstrapping", low=1)
     rescale: bool = setting(True, "learn values squashed by h(x) = sign(x) (sqrt(|x| + 1) - 1) + 0.001 x")
@@ -125,7 +127,7 @@ def r2d2(spec: Spec, settings: Settings, total_updates: int = 0) -> Agent:
         """TD errors of one sequence and where they count, float32 [T] both, of values [T+1, A] of two networks."""
         arrived = jax.tree.map(lambda x: x[1:], timesteps)
         value = h_inverse(best(q if settings.double else target_q, target_q, timesteps.observation))
-        reward, discount = shape_reward(settings, arrived.reward), hyper["discount"] * arrived.discount
+        reward, discount = settings.transform_reward(arrived.reward), hyper["discount"] * arrived.discount
         target = h(n_step_returns(reward, discount, value, settings.n_step, arrived.first()))
         chosen = jnp.take_along_axis(q[:-1], arrived.action[:, None], axis=1)[:, 0]
         mask = (~arrived.first()).astype(jnp.float32)
@@ -179,7 +181,7 @@ def r2d2(spec: Spec, settings: Settings, total_updates: int = 0) -> Agent:
         network, updates = unravel(flat + steps), state.updates + 1  # type: ignore[operator]
         renew = updates % settings.target_interval == 0
         target = jax.tree.map(lambda new, old: jnp.where(renew, new, old), network, state.target)
-        metrics |= {"loss/grad_norm": optax.tree.norm(grads)}
+        metrics |= {"loss/grad_norm": global_norm(grads)}
         return State(moments, target, updates), {"network": network}, Feedback(metrics, priorities)
 
     experience = Experience(

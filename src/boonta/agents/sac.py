@@ -17,8 +17,8 @@ from boonta.ops.distributions import TanhGaussian
 class Settings(continuous.Settings):
     """SAC's settings."""
 
-    value_learning_rate: float = setting(3e-4, "step size of the critics", low=0.0, traced=True)
-    policy_learning_rate: float = setting(3e-4, "step size of policy and temperature", low=0.0, traced=True)
+    value_learning_rate: float = setting(3e-4, "step size of the critics", above=0.0, traced=True)
+    policy_learning_rate: float = setting(3e-4, "step size of policy and temperature", above=0.0, traced=True)
     temperature: float = setting(1.0, "alpha, the price of entropy: the first, or the only one", above=0.0)
     tune_temperature: bool = setting(True, "learn the temperature that keeps the entropy at its target")
     target_entropy: float | None = setting(

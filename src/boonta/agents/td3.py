@@ -1,4 +1,4 @@
-"""TD3 (Fujimoto et al. 2018): DDPG with two critics, a smoothed target policy and rarer updates of the policy."""
+"""TD3 (Fujimoto et al. 2018): DDPG with two critics, a smoothed target policy, and delayed policy and targets."""
 
 from dataclasses import dataclass
 
@@ -45,4 +45,4 @@ def td3(spec: Spec, settings: Settings, total_updates: int = 0) -> Agent:
         noise = jnp.clip(hyper["target_noise"] * jax.random.normal(key, action.shape), -limit, limit)
         return continuous.Bootstrap(jnp.clip(action + noise, -1.0, 1.0))
 
-    return continuous.agent(parts, rules._replace(bootstrap=bootstrap))
+    return continuous.agent(parts, rules._replace(bootstrap=bootstrap, delay_targets=True))

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from boonta.agents.common import NetworkSettings, annealed, include, masked_means, network, normalized, shape_reward
+from boonta.agents.common import NetworkSettings, annealed, include, masked_means, network, normalized
 from boonta.core.agent import Agent, Experience, Learner
 from boonta.core.devices import average
 from boonta.core.flat import ravel
@@ -17,7 +17,7 @@ from boonta.core.types import Array, Extras, Feedback, Key, Memory, Params, PyTr
 from boonta.nets.torso import features
 from boonta.ops import normalizer
 from boonta.ops.blocks import summed
-from boonta.ops.optimizers import Optimizer, optimizer
+from boonta.ops.optimizers import Optimizer, global_norm, optimizer
 from boonta.ops.vtrace import vtrace as vtrace_targets
 
 
@@ -25,16 +25,18 @@ from boonta.ops.vtrace import vtrace as vtrace_targets
 class Settings(NetworkSettings):
     """V-trace's settings. Losses are means over time and batch, where the paper's are sums."""
 
-    learning_rate: float = setting(1e-3, "step size of the optimiser", low=0.0, traced=True)
+    learning_rate: float = setting(1e-3, "step size of the optimiser", above=0.0, traced=True)
     anneal: bool = setting(True, "let the step size fall linearly to zero over the run")
     optimizer: Optimizer = setting("adam", "adam, rmsprop or sgd")
-    epsilon: float = setting(1e-5, "epsilon of adam and rmsprop", low=0.0)
-    decay: float = setting(0.99, "decay of rmsprop", low=0.0, high=1.0)
-    max_grad_norm: float = setting(0.5, "global norm that gradients are clipped to", low=0.0, traced=True)
+    epsilon: float = setting(1e-5, "epsilon of adam and rmsprop", above=0.0)
+    decay: float = setting(0.99, "decay of rmsprop", low=0.0, high=0.9999)
+    max_grad_norm: float = setting(
+        0.5, "global norm that gradients are clipped to; 0 for no clipping", low=0.0, traced=True
+    )
     discount: float = setting(0.99, "gamma", low=0.0, high=1.0, traced=True)
     trace: float = setting(1.0, "lambda, the decay of the traces", low=0.0, high=1.0, traced=True)
-    rho_clip: float = setting(1.0, "rho bar, the clip of the ratios in the value's target", low=0.0, traced=True)
-    pg_rho_clip: float = setting(1.0, "the clip of the ratios in the policy gradient", low=0.0, traced=True)
+    rho_clip: float = setting(1.0, "rho bar, the clip of the ratios in the value's target", above=0.0, traced=True)
+    pg_rho_clip: float = setting(1.0, "the clip of the ratios in the policy gradient", above=0.0, traced=True)
     entropy_cost: float = setting(0.01, "weight of the entropy bonus", low=0.0, traced=True)
     value_cost: float = setting(0.5, "weight of the value loss", low=0.0, traced=True)
     unroll: int = setting(20, "T, steps of a trajectory", low=1)
@@ -94,11 +96,11 @@ def vtrace(spec: Spec, settings: Settings, total_updates: int = 0) -> Agent:
         policy = jax.tree.map(lambda x: x[:, :-1], policy)
         arrived = jax.tree.map(lambda x: x[:, 1:], timesteps)
         first, discount = arrived.first(), hyper["discount"] * arrived.discount
-        log_prob, entropy = policy.log_prob(extras["sample"]), policy.entropy(extras["sample"])
+        log_prob, entropy = policy.log_prob(extras["sample"]), policy.entropy()
         ratio = jax.lax.stop_gradient(jnp.exp(log_prob - extras["log_prob"]))
         targets = jax.vmap(vtrace_targets, (0, 0, 0, 0, 0, None, None, None))
         target, advantage = targets(
-            shape_reward(settings, arrived.reward), discount, jax.lax.stop_gradient(value), ratio, first,
+            settings.transform_reward(arrived.reward), discount, jax.lax.stop_gradient(value), ratio, first,
             hyper["trace"], hyper["rho_clip"], hyper["pg_rho_clip"],
         )  # fmt: skip
         mask = (~first).astype(jnp.float32)
@@ -130,7 +132,7 @@ def vtrace(spec: Spec, settings: Settings, total_updates: int = 0) -> Agent:
         owned = {"network": unravel(flat + steps)}  # type: ignore[operator]
         if settings.normalize_observations:
             owned["normalizer"] = include(params["normalizer"], trajectory)
-        metrics |= {"loss/grad_norm": optax.tree.norm(grads), "loss/learning_rate": step_size}
+        metrics |= {"loss/grad_norm": global_norm(grads), "loss/learning_rate": step_size}
         return State(moments, state.updates + 1), owned, Feedback(metrics)
 
     owns = ("network", "normalizer") if settings.normalize_observations else ("network",)

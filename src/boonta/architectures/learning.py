@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from boonta.core import devices
 from boonta.core.acting import reanalyse
 from boonta.core.agent import Agent, Experience, Learner
+from boonta.core.settings import multiple_of, nearest_numbers
 from boonta.core.types import Array, Key, Params, PyTree, Sample, Trajectory
 from boonta.replay.once import once
 from boonta.replay.ring import ring
@@ -19,6 +20,7 @@ from boonta.replay.types import Renewal, Replay
 from boonta.replay.windows import windows
 
 Stored = dict[str, PyTree]
+MOST_UNROLLS = 8  # after which updates come out even, where there is more than one
 
 
 class Learning(NamedTuple):
@@ -114,7 +116,10 @@ def fused(agent: Agent, envs: int, shards: int, everyone: int = 0, stack: int = 
     numbers = {"environments (architecture.envs)": envs, **{f"{k}'s batch": n for k, n in batches.items()}}
     for what, n in numbers.items():
         if n % shards:
-            raise ValueError(f"the number of {what} must be a multiple of the number of devices, got {n} and {shards}")
+            raise ValueError(
+                f"the number of {what} must be a multiple of the number of devices, got {n} and {shards}"
+                f"{multiple_of(shards, n)}"
+            )
     waiting = {name: _waiting(name, learner, envs) for name, learner in agent.learners.items()}
     rounds = math.lcm(*(each for each, _ in waiting.values()))
     shares: dict[str, _Share] = {}
@@ -303,21 +308,31 @@ def _waiting(name: str, learner: Learner, envs: int) -> tuple[int, int]:
     """How many pieces of all environments a learner waits for, and how many updates it then makes."""
     wanted = learner.experience
     if not wanted.capacity:
-        if envs % wanted.batch and wanted.batch % envs:
+        fits = lambda n: not (n % wanted.batch and wanted.batch % n)  # noqa: E731
+        if not fits(envs):
             raise ValueError(
                 f"{name}'s batch and architecture.envs must divide one another, got {wanted.batch} and {envs}"
+                f"{nearest_numbers(envs, fits, 'architecture.envs')}"
             )
         rounds = math.lcm(envs, wanted.batch) // envs
         return rounds, envs * rounds // wanted.batch
-    inserted = envs * windows(wanted).each
-    ratio = Fraction(wanted.samples_per_insert).limit_denominator(10_000) * inserted / wanted.batch
-    if 1 not in (ratio.numerator, ratio.denominator):
+    each = Fraction(wanted.samples_per_insert).limit_denominator(10_000) * windows(wanted).each / wanted.batch
+    ratio = each * envs  # updates for each unroll
+    if not _few(ratio):
+        fewer, slower = ratio.limit_denominator(MOST_UNROLLS), Fraction(1, round(1 / ratio) or 1)
+        near = min(fewer or slower, slower, key=lambda some: abs(some - ratio))
         raise ValueError(
-            f"{name}'s updates for each unroll, or unrolls for each update, must be a whole number: "
-            f"{inserted} windows inserted (architecture.envs {envs}) x {wanted.samples_per_insert:g} samples per "
-            f"insert / batch {wanted.batch} = {ratio}"
+            f"{name}'s updates for each unroll must be a fraction with 1 above or at most {MOST_UNROLLS} below, got "
+            f"{ratio} (architecture.envs {envs} x {windows(wanted).each} windows x {wanted.samples_per_insert:g} "
+            f"samples per insert / batch {wanted.batch}); with {float(near / ratio):.6g} times the agent's replay "
+            f"ratio it is {near}{nearest_numbers(envs, lambda n: _few(each * n), 'architecture.envs')}"
         )
     return ratio.denominator, ratio.numerator
+
+
+def _few(ratio: Fraction) -> bool:
+    """Whether so many updates for each unroll come out even soon."""
+    return ratio.numerator == 1 or ratio.denominator <= MOST_UNROLLS
 
 
 def repeat(body: Callable, carry: PyTree, n: int, xs: PyTree = None) -> tuple[PyTree, PyTree]:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from boonta.architectures.learning import repeat
 from boonta.core.agent import Agent, Experience, Learner
+from boonta.core.settings import multiple_of
 from boonta.core.trees import batch_size
 from boonta.core.types import Array, Feedback, Key, Params, PyTree, Sample
 
@@ -66,7 +67,7 @@ def _replay(name: str, wanted: Experience) -> Experience:
     """What two learners must agree on to share a replay; on-policy learners share none."""
     if not wanted.capacity:
         return wanted._replace(sampler=name)
-    return wanted._replace(batch=0, samples_per_insert=0.0, memory=False, view=None)
+    return wanted._replace(batch=0, samples_per_insert=0.0, memory=False, trained_step=None, view=None)
 
 
 def _one(members: dict[str, Learner]) -> Learner:
@@ -81,6 +82,7 @@ def _one(members: dict[str, Learner]) -> Learner:
         batch=sum(updates[name] * wish.batch for name, wish in wishes.items()),
         samples_per_insert=sum(wish.samples_per_insert for wish in wishes.values()),
         memory=any(wish.memory for wish in wishes.values()),
+        trained_step=next((wish.trained_step for wish in wishes.values() if wish.trained_step is not None), None),
         view=None,
     )
 
@@ -118,7 +120,10 @@ def _one(members: dict[str, Learner]) -> Learner:
 
 def _share(name: str, batch: int, shards: int) -> int:
     if batch % shards:
-        raise ValueError(f"{name}'s batch must be a multiple of the number of devices, got {batch} and {shards}")
+        raise ValueError(
+            f"{name}'s batch must be a multiple of the number of devices, got {batch} and {shards}"
+            f"{multiple_of(shards, batch)}"
+        )
     return batch // shards
 
 

@@ -27,6 +27,8 @@ class Experience(NamedTuple):
         reanalyse: stored steps that are acted on again with newer parameters, for each step that is acted; their extras
             take the place of the old ones.
         memory: whether the update needs the memory from before the first step; if not, windows come without one.
+        trained_step: the one step of a trajectory that is learned from. Where it is LAST there is nothing to learn, and
+            `prioritized` and `ranked` never draw the trajectory. None where several are learned from.
         view: what of a trajectory the learner needs; None for all of it.
     """
 
@@ -42,6 +44,7 @@ class Experience(NamedTuple):
     importance_exponent: float = 0.4
     reanalyse: float = 0.0
     memory: bool = True
+    trained_step: int | None = None
     view: Callable[[Trajectory], Trajectory] | None = None
 
 

@@ -4,7 +4,7 @@ import dataclasses
 import difflib
 import math
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
@@ -75,6 +75,19 @@ def nearest(word: str, known: Any) -> str:
     return f": did you mean {close[0]!r}?" if close else ""
 
 
+def nearest_numbers(number: int, fits: Callable[[int], bool], what: str = "") -> str:
+    """`; nearest: 48 or 64`, the whole numbers next to `number` that fit, or nothing; `what` they are of."""
+    below = next((n for n in range(number - 1, 0, -1) if fits(n)), None)
+    above = next((n for n in range(number + 1, 4 * number + 64) if fits(n)), None)
+    found = [str(n) for n in (below, above) if n is not None]
+    return f"; nearest{what and ' '}{what}: {' or '.join(found)}" if found else ""
+
+
+def multiple_of(divisor: int, number: int) -> str:
+    """`nearest_numbers`, of those that `divisor` divides."""
+    return nearest_numbers(number, lambda n: n % divisor == 0)
+
+
 def _check(value: Any, hint: Any, metadata: Mapping[str, Any], name: str) -> Any:
     value = convert(value, hint, name)
     low, high = metadata.get("low"), metadata.get("high")
@@ -82,8 +95,9 @@ def _check(value: Any, hint: Any, metadata: Mapping[str, Any], name: str) -> Any
         if isinstance(number, (int, float)) and not isinstance(number, bool):
             fits = (low is None or number >= low) and (high is None or number <= high)
             span = f"at least {low}" if high is None else f"at most {high}" if low is None else f"from {low} to {high}"
-            if (above := metadata.get("above")) is not None and not number > above:
-                raise ValueError(f"{name} must be above {above:g}, got {number}")
+            if (above := metadata.get("above")) is not None and not (number > above and fits):
+                limit = "" if high is None else f" and at most {high}"
+                raise ValueError(f"{name} must be above {above:g}{limit}, got {number}")
             if not fits:
                 raise ValueError(f"{name} must be {span}, got {number}")
             if not math.isfinite(number):

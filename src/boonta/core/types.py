@@ -31,7 +31,8 @@ class TimeStep(NamedTuple):
 
     Attributes:
         observation: pytree of arrays. If it is a mapping with the key `legal`, that is a bool mask over the
-            actions with at least one True in every step, all True at LAST.
+            actions with at least one True in every step, and all True where the discount is 0. Where a time limit ends
+            the episode it stays the environment's own, as what follows is estimated from there.
         action: a_{t-1}, exactly as it was given to `step`; zeros at FIRST.
         reward: float32 [], r_t, of whoever acted; zero at FIRST.
         discount: float32 [], 0 only at a true end, 1 otherwise (also when a time limit cut the episode),

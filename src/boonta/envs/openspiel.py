@@ -124,7 +124,7 @@ class Serial:
         state, out = self.states[i], self.out
         tensor = np.asarray(state.observation_tensor(viewer), np.float32).reshape(self.game.observation_tensor_shape())
         out.observation["board"][i] = np.moveaxis(tensor, 0, -1) if tensor.ndim == 3 else tensor
-        out.observation["legal"][i] = True if kind == LAST else state.legal_actions_mask()
+        out.observation["legal"][i] = True if discount == 0.0 else state.legal_actions_mask()
         out.action[i], out.reward[i], out.discount[i], out.step_type[i] = action, reward, discount, kind  # type: ignore[index]
 
 

@@ -54,9 +54,7 @@ def make(name: str) -> Environment:
     def step(state: Any, action: Action, key: Key) -> tuple[PyTree, TimeStep]:
         mover = state.current_player
         state = game.step(state, action, key)
-        # pgx leaves the mask of a game that was cut as it is.
-        ended = state.terminated | state.truncated
-        state = state.replace(legal_action_mask=state.legal_action_mask | ended)
+        state = state.replace(legal_action_mask=state.legal_action_mask | state.terminated)
         passes = state.current_player != mover
         return state, proceed(seen(state), action, state.rewards[mover], state.terminated, state.truncated, passes)
 

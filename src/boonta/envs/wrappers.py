@@ -42,11 +42,7 @@ def time_limit(environment: Environment, steps: int) -> Environment:
         inner, timestep = environment.step(state.inner, action, key)
         time = state.time + 1
         over = time >= steps
-        observation = timestep.observation
-        if isinstance(observation, dict) and "legal" in observation:
-            observation = observation | {"legal": observation["legal"] | over}
-        step_type = jnp.where(over, LAST, timestep.step_type)
-        return Timed(inner, time), timestep._replace(observation=observation, step_type=step_type)
+        return Timed(inner, time), timestep._replace(step_type=jnp.where(over, LAST, timestep.step_type))
 
     return environment._replace(reset=reset, step=step, render=_render_inner(environment))
 

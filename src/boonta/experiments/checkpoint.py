@@ -114,7 +114,22 @@ class Checkpoints:
                 return Restored(*self._read(step, like), passed_over)
             except Exception as error:  # any damage takes any form
                 passed_over.append(f"checkpoint {step} cannot be read ({type(error).__name__}: {_first_line(error)})")
+        if different := self._different(steps[-1], like):
+            raise ValueError(
+                f"the checkpoints in {self._folder} were made by another version of Boonta or of the agent, which "
+                f"keeps other things ({different}); go on with that version, which run.json names, or start a new run"
+            )
         raise ValueError(f"no checkpoint in {self._folder} can be read: {'; '.join(passed_over)}")
+
+    def _different(self, step: int, like: PyTree) -> str:
+        """An array that a checkpoint has and the state has not, or the other way round; "" if none or unknown."""
+        try:
+            found: Any = ocp.StandardCheckpointer().metadata(self._folder / str(step) / "state").item_metadata
+            found = found.tree
+        except Exception:  # any damage takes any form
+            return ""
+        there, wanted = _names(found), _names(_without_empty(_without_keys_shape(like)))
+        return next((f"{name} is {'new' if name in wanted else 'no more'}" for name in sorted(there ^ wanted)), "")
 
     def facts(self) -> dict[str, Any] | None:
         """Those of the latest checkpoint whose facts can be read, None if there is none."""
@@ -182,6 +197,12 @@ class Checkpoints:
         if None not in (checksum, facts["checksum"]) and checksum != facts["checksum"]:
             raise ValueError(f"its checksum is {checksum}, but {facts['checksum']} was saved")
         return random.with_keys(state, like), facts
+
+
+def _names(tree: PyTree) -> set[str]:
+    """Of all leaves, the same for a tuple by name and the dictionary that Orbax makes of it."""
+    step = lambda key: str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", key))))  # noqa: E731
+    return {"/".join(map(step, path)) for path, _ in jax.tree_util.tree_leaves_with_path(tree)}
 
 
 def _without_keys_shape(tree: PyTree) -> PyTree:

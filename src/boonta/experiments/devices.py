@@ -4,6 +4,8 @@ from typing import Any
 
 import jax
 
+from boonta.core.settings import multiple_of
+
 
 def take(count: int, key: str) -> list[Any]:
     """So many devices, the first ones of every host in equal parts.
@@ -18,7 +20,9 @@ def take(count: int, key: str) -> list[Any]:
             f"allowed: 1 to {len(there)}, or 0 for auto"
         )
     if count % hosts:
-        raise ValueError(f"{key} must be a multiple of the number of hosts, got {count} and {hosts}")
+        raise ValueError(
+            f"{key} must be a multiple of the number of hosts, got {count} and {hosts}{multiple_of(hosts, count)}"
+        )
     return [d for host in range(hosts) for d in [d for d in there if d.process_index == host][: count // hosts]]
 
 

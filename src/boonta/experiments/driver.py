@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from boonta.agents.common import CLIPPED
 from boonta.core import episodes as counting
 from boonta.core.settings import Refused
 from boonta.core.types import PyTree
@@ -28,6 +29,7 @@ FACTS = {"iterations": int, "seconds": float, "updates": int}  # of a checkpoint
 LIMIT = 3600.0  # seconds that an evaluation may take
 GRACE = 5.0  # seconds that it has where the run is asked to end
 SLICE = 0.2  # seconds between looks at it
+MOST_CLIPPED = 0.01  # share of what is learned that may lie beyond what the network can say, without a warning
 LEARNERS = ("loss/", "policy/", "value/")  # what learners report begins with one of these
 
 Log = Callable[[list[dict[str, Any]]], None]
@@ -66,6 +68,7 @@ class Driver:
         self.evaluated = 0  # the iterations that the last evaluation was about
         self.under_way: Examination | None = None
         self.final: evaluation.Scores | None = None  # of the end of the run
+        self.clipping = False  # whether it was said that values are clipped
         self.state = self._restored() if resume else system.start()
 
     def go(self) -> dict[str, Any]:
@@ -108,6 +111,7 @@ class Driver:
                 self.mark = Mark(self.mark.done + n, self.mark.seconds + elapsed, self.mark.updates + made)
                 rows = self._rows(metrics, elapsed, n)
                 log(rows)
+                self._warn_of_clipping(rows)
                 self._check(metrics, n)
                 steps, ended = system.at(self.mark.done), self.mark.done == total
                 returns = [row["episode/return_mean"] for row in rows]
@@ -262,6 +266,19 @@ class Driver:
         seen = name.startswith(("observation", "reward"))
         drop = ", `--on-nan drop` makes such environments of the host anew" if seen else ""
         raise Failed(f"{name}{who} is not finite at step {step}; {last}; `--on-nan ignore` goes on regardless{drop}")
+
+    def _warn_of_clipping(self, rows: list[dict[str, Any]]) -> None:
+        """Once, where values are learned that lie beyond what the network can say."""
+        share = max(row.get(CLIPPED, 0.0) for row in rows)
+        if self.clipping or not self.lead or not share > MOST_CLIPPED:
+            return
+        self.clipping = True
+        print(
+            f"boonta: WARNING: {share:.0%} of the values to be learned at step {rows[0]['env_steps']} lie beyond "
+            "what the network can say, and are clipped; raise agent.support_limit with agent.support_bins, or of a "
+            "categorical critic agent.value_high, and lower agent.value_low",
+            file=sys.stderr,
+        )
 
     @contextmanager
     def _log(self) -> Iterator[Log]:

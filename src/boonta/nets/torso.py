@@ -15,6 +15,7 @@ from boonta.nets.dense import Init
 from boonta.nets.mlp import MLP
 from boonta.nets.vision import GridCNN, ImpalaResNet, NatureCNN
 from boonta.ops import blocks
+from boonta.ops.rewards import transform_reward
 
 Body = Literal["auto", "mlp", "grid_cnn", "nature_cnn", "impala_resnet"]
 Core = Literal["none", "lstm", "gru"]
@@ -32,6 +33,8 @@ class Options(NamedTuple):
     core_size: int = 128
     previous: bool = False
     initial: Init = "orthogonal"
+    reward_scale: float = 1.0
+    reward_clip: float | None = None
 
 
 class Torso(NamedTuple):
@@ -80,7 +83,8 @@ def torso(spec: Spec, options: Options) -> Torso:
         if isinstance(spec.action, Discrete):
             action = jax.nn.one_hot(action, spec.action.n) * ~timestep.first()[..., None]
         action = action.reshape(*timestep.reward.shape, -1)
-        return jnp.concatenate([x, action, timestep.reward[..., None]], axis=-1)
+        reward = transform_reward(timestep.reward, options.reward_scale, options.reward_clip)
+        return jnp.concatenate([x, action, reward[..., None]], axis=-1)
 
     def remember(params: PyTree, memory: Memory, x: Array, first: Array) -> tuple[Memory, Array]:
         memory = select(first, blank(), memory)

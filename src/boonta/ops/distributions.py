@@ -58,9 +58,8 @@ class Categorical(NamedTuple):
         chosen = jax.nn.one_hot(sample, self.logits.shape[-1], dtype=bool)
         return jnp.sum(jnp.where(chosen, self.logits, 0.0), axis=-1)
 
-    def entropy(self, sample: Array) -> Array:
-        """float32 [...], in nats; exact, the sample is not needed."""
-        del sample
+    def entropy(self) -> Array:
+        """float32 [...], in nats."""
         return -jnp.sum(jnp.exp(self.logits) * self.logits, axis=-1)
 
 
@@ -92,9 +91,8 @@ class Gaussian(NamedTuple):
         z = (sample - self.mean) * jnp.exp(-self.log_std)
         return jnp.sum(-0.5 * z**2 - self.log_std - 0.5 * np.log(2 * np.pi), axis=-1)
 
-    def entropy(self, sample: Array) -> Array:
-        """float32 [...], in nats; exact, the sample is not needed."""
-        del sample
+    def entropy(self) -> Array:
+        """float32 [...], in nats."""
         return jnp.sum(self.log_std + 0.5 * np.log(2 * np.pi * np.e), axis=-1)
 
 
@@ -123,13 +121,24 @@ class TanhGaussian(NamedTuple):
 
     def log_prob(self, sample: Array) -> Array:
         """float32 [...], the density of the action, for samples float32 [..., d]."""
-        return Gaussian(*self).log_prob(sample) - _log_det_tanh(sample)
+        return Gaussian(*self).log_prob(sample) - jnp.sum(_log_slope_of_tanh(sample), axis=-1)
 
-    def entropy(self, sample: Array) -> Array:
-        """float32 [...], in nats; what tanh adds is estimated at the sample, there being no closed form."""
-        return Gaussian(*self).entropy(sample) + _log_det_tanh(sample)
+    def entropy(self) -> Array:
+        """float32 [...], in nats, of the action; what tanh adds has no closed form and is integrated numerically.
+
+        It depends on mean and log_std alone. An estimate at a stored sample would have the gradient of the normal
+        distribution's entropy, which grows without limit.
+        """
+        x = self.mean[..., None] + jnp.exp(self.log_std)[..., None] * _NODES  # [..., d, n]
+        return Gaussian(*self).entropy() + jnp.sum(_log_slope_of_tanh(x) @ _WEIGHTS, axis=-1)
 
 
-def _log_det_tanh(sample: Array) -> Array:
-    """log |d tanh(x) / dx|, summed over the last axis; stable where tanh saturates."""
-    return jnp.sum(2.0 * (np.log(2.0) - sample - jax.nn.softplus(-2.0 * sample)), axis=-1)
+# Equal steps over a standard normal distribution: at a standard deviation of 7.4 (log_std 2) the error is below 0.01
+# nats, where as many nodes of Gauss and Hermite leave 0.08.
+_NODES = np.linspace(-4.5, 4.5, 32, dtype=np.float32)
+_WEIGHTS = np.exp(-0.5 * _NODES**2) / np.sum(np.exp(-0.5 * _NODES**2))
+
+
+def _log_slope_of_tanh(x: Array) -> Array:
+    """log |d tanh(x) / dx| of each number; stable where tanh saturates."""
+    return 2.0 * (np.log(2.0) - x - jax.nn.softplus(-2.0 * x))

@@ -31,6 +31,11 @@ def two_hot(x: Array, support: Support) -> Array:
     return jnp.maximum(1.0 - jnp.abs(place[..., None] - jnp.arange(support.bins, dtype=jnp.float32)), 0.0)
 
 
+def clipped(x: Array, support: Support) -> Array:
+    """bool [...], whether numbers float32 [...] lie beyond the support."""
+    return jnp.abs(squash(x)) > support.limit
+
+
 def expected(logits: Array, support: Support) -> Array:
     """Logits [..., bins] -> the number they stand for, float32 [...]."""
     bins = jnp.linspace(-support.limit, support.limit, support.bins, dtype=jnp.float32)

@@ -9,7 +9,7 @@ import numpy as np
 
 from boonta.core import nests
 from boonta.core.agent import Experience
-from boonta.core.types import Ids, PyTree, Sample, TimeStep, Trajectory
+from boonta.core.types import LAST, Ids, PyTree, Sample, TimeStep, Trajectory
 from boonta.replay import frames
 from boonta.replay.types import LEAST, SAMPLERS
 from boonta.replay.weights import Weights
@@ -82,7 +82,7 @@ class HostReplay:
     def insert(self, piece: Trajectory) -> Ids:
         """One piece of U + 1 time steps in place of the oldest; Ids of the windows complete with it, [K] or [0].
 
-        Pieces of one environment come in their order.
+        Places below 0 stand for windows that are never drawn. Pieces of one environment come in their order.
         """
         with self._writing:
             return self._insert(piece)
@@ -116,9 +116,18 @@ class HostReplay:
             first = numbers[0] % self.places
             self._chain[first] = np.asarray(numbers) % self.places
             complete = (first * sizes.each + np.arange(sizes.each)).astype(np.int32)
-            self._weights.put(complete, self._raised(self._highest))
-            self._count += sizes.each
-            return _ids(complete, np.repeat(self._generation[first], sizes.each))
+            void = self._is_void(self._chain[first])
+            self._weights.put(complete[~void], self._raised(self._highest))
+            self._count += int(np.count_nonzero(~void))
+            return _ids(np.where(void, np.int32(-1), complete), np.repeat(self._generation[first], sizes.each))
+
+    def _is_void(self, chain: np.ndarray) -> np.ndarray:
+        """As in `ring`, of one chain: bool [K]."""
+        sizes, wanted = self.sizes, self.experience
+        if wanted.trained_step is None or wanted.sampler == "uniform":
+            return np.zeros(sizes.each, bool)
+        which, step = steps(sizes, np.arange(sizes.each) * sizes.period + wanted.trained_step, 1, np.arange)
+        return np.asarray(self._pieces.timesteps.step_type)[chain[which[:, 0]], step[:, 0]] == LAST
 
     def sample(self) -> Sample:
         """Windows [B, ...], whose observations are packed: `frames.unpack` makes them whole, on a device.
@@ -161,7 +170,7 @@ class HostReplay:
         place, priorities = np.asarray(ids.place), np.asarray(priorities, np.float64)
         with self._lock:
             there = (self._generation[place // self.sizes.each] == ids.generation) & np.isfinite(priorities)
-            there &= self._weights.at(place) > 0
+            there &= (place >= 0) & (self._weights.at(place) > 0)
             if there.any():
                 priorities = np.maximum(priorities[there], LEAST)
                 self._weights.put(place[there], self._raised(priorities))

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from boonta.core.agent import Experience
 from boonta.core.trees import batch_size
-from boonta.core.types import Array, Ids, Key, PyTree, Sample, Trajectory
+from boonta.core.types import LAST, Array, Ids, Key, PyTree, Sample, Trajectory
 from boonta.replay import frames, sums
 from boonta.replay.types import LEAST, SAMPLERS, Renewal, Replay
 from boonta.replay.windows import steps, windows
@@ -102,9 +102,12 @@ def ring(experience: Experience, batch: int, capacity: int, rows: int, arriving:
         begin = tail[:, 0]
         chain = state.chain.at[jnp.where(begin < 0, places, begin)].set(tail, mode="drop")
         complete = begin[:, None] * each + jnp.arange(each)
-        complete = jnp.where(begin[:, None] < 0, -1, complete).reshape(-1).astype(jnp.int32)
+        complete = jnp.where(begin[:, None] < 0, -1, complete)
+        if experience.trained_step is not None and (proportional or ranked):
+            complete = jnp.where(_is_void(pieces.timesteps.step_type, tail, experience.trained_step), -1, complete)
+        complete = complete.reshape(-1).astype(jnp.int32)
         # In one change, as between two XLA copies all weights; a window of a single piece takes the place of what goes.
-        changed, weights = complete, jnp.full(n * each, _raised(state.highest))
+        changed, weights = gone, jnp.where(complete >= 0, _raised(state.highest), 0.0)
         if sizes.pieces > 1:
             changed, weights = jnp.concatenate([gone, complete]), jnp.concatenate([jnp.zeros(n * each), weights])
         priorities = sums.put(state.priorities, changed, weights)
@@ -178,6 +181,11 @@ def ring(experience: Experience, batch: int, capacity: int, rows: int, arriving:
 
     def share(state: State) -> Array:
         return jnp.sum(state.renewed) / jnp.maximum(_there(state), 1).astype(jnp.float32)
+
+    def _is_void(step_type: Array, chain: Array, trained_step: int) -> Array:
+        """bool [n, K], whether the only step that is learned from is LAST, of chains of pieces [n, W]."""
+        which, step = steps(sizes, jnp.arange(each) * sizes.period + trained_step, 1, jnp.arange)
+        return step_type[chain[:, which[:, 0]], step[:, 0]] == LAST
 
     def _there(state: State) -> Array:
         """Pieces that there are."""

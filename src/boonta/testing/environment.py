@@ -86,7 +86,7 @@ class EnvironmentContract:
         spec = self._environment().spec.action
         assert isinstance(spec, Discrete) and legal.dtype == bool and legal.shape[1:] == (spec.n,)
         assert np.all(np.any(legal, axis=-1)), "a step without a legal action"
-        assert np.all(legal[timesteps.step_type == LAST]), "all actions are legal at LAST"
+        assert np.all(legal[timesteps.discount == 0]), "all actions are legal where the discount is 0"
 
     def test_the_key_decides_everything(self):
         again = jax.tree.map(np.asarray, self._scan()(jax.random.key(1)))

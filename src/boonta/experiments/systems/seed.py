@@ -24,6 +24,7 @@ from boonta.core import settings, signals
 from boonta.core.environment import check
 from boonta.core.faults import Broken, Budget
 from boonta.core.host import Workers
+from boonta.core.settings import multiple_of
 from boonta.core.trace import Trace
 from boonta.core.types import TimeStep
 from boonta.experiments import config as configuration
@@ -62,12 +63,14 @@ class Seed(Hosted):
         divides = lambda inference, learners: shared % learners == 0 and envs % inference == 0  # noqa: E731
         inference, learners = placement.asked(options, divides)
         if size % hosts:
-            raise ValueError(f"architecture.chunk must be a multiple of the {hosts} hosts, got {size}")
+            raise ValueError(
+                f"architecture.chunk must be a multiple of the {hosts} hosts, got {size}{multiple_of(hosts, size)}"
+            )
         parts = hosts * len(inference)
         if envs % parts:
             raise ValueError(
                 f"architecture.envs must be a multiple of the number of inference devices of all hosts, "
-                f"got {envs} and {parts}"
+                f"got {envs} and {parts}{multiple_of(parts, envs)}"
             )
         if options.local and options.certificate:
             raise ValueError(
@@ -238,7 +241,7 @@ class Seed(Hosted):
         if wanted.batch % len(self._learners):
             raise ValueError(
                 f"agent.batch must be a multiple of the learner devices of all hosts, got {wanted.batch} and "
-                f"{len(self._learners)}"
+                f"{len(self._learners)}{multiple_of(len(self._learners), wanted.batch)}"
             )
         batch, capacity = wanted.batch // hosts, -(-wanted.capacity // hosts)
         kept = {"stack": self.spec.stack, "compress": options.compress, "seed": (self.seed, jax.process_index())}

@@ -27,6 +27,7 @@ from boonta.core.environment import check
 from boonta.core.exchange import Disconnected, Exchange
 from boonta.core.faults import Budget
 from boonta.core.host import Workers
+from boonta.core.settings import multiple_of
 from boonta.core.types import Array, Params, PyTree
 from boonta.experiments import config as configuration
 from boonta.experiments import process, registry
@@ -252,7 +253,7 @@ def wired(member: Hosted) -> Wiring:
             raise ValueError(
                 f"{name}'s batch must be a multiple of its devices ({members[name]} processes, "
                 f"architecture.value_processes, of {options.devices}, architecture.devices), got "
-                f"{learner.experience.batch} and {shares}"
+                f"{learner.experience.batch} and {shares}{multiple_of(shares, learner.experience.batch)}"
             )
     if options.lag < options.publish:
         raise ValueError(
