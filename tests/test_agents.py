@@ -192,7 +192,9 @@ def test_minibatches_of_one_step_whose_advantages_are_normalized_are_refused():
     settings = {"unroll": 2, "batch": 4, "minibatches": 8}
     made, environment = agent(catch.make(rows=4, columns=3), **settings)
     unit = anakin.make(made, environment, 4)
-    with pytest.raises(Refused, match=r"agent.minibatches must be at most 4 .*, got 8: the advantage of a minibatch"):
+    with pytest.raises(
+        Refused, match=r"agent.minibatches must be at most 4, .*, got 8 of 8 steps: the advantage of one"
+    ):
         jax.eval_shape(lambda key: unit.step(unit.init(key, {})), random.key(0))
     made, environment = agent(catch.make(rows=4, columns=3), normalize_advantages=False, **settings)
     unit = anakin.make(made, environment, 4)

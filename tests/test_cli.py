@@ -1,6 +1,8 @@
 """The command line: what it refuses, in one line, and what it does."""
 
 import json
+import re
+from functools import partial
 from pathlib import Path
 
 import jax
@@ -91,9 +93,9 @@ BAD = {
     "type integer": (setting("agent.batch=1.5"), ["agent.batch", "an integer", "1.5"]),
     "type bool": (setting("agent.anneal=3"), ["agent.anneal", "true or false", "'3'"]),
     "type of env": (setting("env.rows=many"), ["env.rows", "'many'", "an integer"]),
-    "range": (setting("agent.learning_rate=-1"), ["agent.learning_rate", "at least 0.0", "-1.0"]),
+    "range": (setting("agent.learning_rate=-1"), ["agent.learning_rate", "above 0", "-1.0"]),
     "range above": (setting("agent.discount=1.5"), ["agent.discount", "from 0.0 to 1.0", "1.5"]),
-    "range nan": (setting("agent.learning_rate=nan"), ["agent.learning_rate", "at least 0.0", "nan"]),
+    "range nan": (setting("agent.learning_rate=nan"), ["agent.learning_rate", "above 0", "nan"]),
     "range of a tuple": (setting("agent.hidden=16,0"), ["agent.hidden", "at least 1", "0"]),
     "range of env": (setting("env.rows=1"), ["rows", "at least 2", "1"]),
     "choice": (setting("agent.optimizer=sdg"), ["agent.optimizer", "'sdg'", "adam, rmsprop, sgd", "mean 'sgd'"]),
@@ -354,13 +356,15 @@ def test_settings_that_do_not_go_together_name_the_nearest_that_do(capsys):
     words = ["train", "r2d2", "gymnax:CartPole-v1", "--config", "none", "--set"]
     assert call([*words, "agent.replay_ratio=0.37"]) == 2
     said = capsys.readouterr().err
-    assert "must be a fraction with 1 above or at most 8 below, got 37/200" in said
-    assert "with 1.08108 times the agent's replay ratio it is 1/5" in said
-    assert call([*words, "agent.replay_ratio=0.9"]) == 2
-    assert "got 9/20" in (said := capsys.readouterr().err) and "; nearest architecture.envs: 160" in said
+    assert "must be a fraction with 1 above or at most 64 below, got 0.185 (64 environments" in said
+    factor = float(re.search(r"with ([\d.]+) times the agent's replay ratio it is \d+/\d+", said)[1])
+    config_of = partial(config.resolve, "r2d2", "gymnax:CartPole-v1", "anakin", "none")
+    systems.build(config_of(assignments=[f"agent.replay_ratio={0.37 * factor}"]))
+    envs = re.search(r"; nearest environments: (\d+)", said)[1]
+    systems.build(config_of(assignments=["agent.replay_ratio=0.37", f"architecture.envs={envs}"]))
     words = ["train", "ppo", "gymnax:CartPole-v1", "--config", "none", "--set", "architecture.envs=48"]
     assert call(words) == 2
-    assert "must divide one another, got 64 and 48; nearest architecture.envs: 32 or 64" in capsys.readouterr().err
+    assert "must divide one another, got 64 and 48; nearest environments: 32 or 64" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", registry.recipes())

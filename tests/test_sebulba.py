@@ -450,7 +450,7 @@ def test_anakin_refuses_what_steps_on_the_host(tmp_path, capfd):
 
 def test_replay_knows_the_environments_of_all_threads():
     settings = ["agent.batch=8", "agent.unroll=4", "agent.n_step=1", "agent.minimum=1000000", "agent.hidden=8"]
-    settings += ["agent.capacity=1000000"]
+    settings += ["agent.capacity=1000000", "agent.sampler=uniform"]
     where = ["architecture.threads=2", "architecture.envs=4", "architecture.lag=1"]
     resolved = config.resolve(
         "dqn", "boonta:catch", "sebulba", "none", assignments=[*settings, *where], run={"steps": 10**6}

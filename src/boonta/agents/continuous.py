@@ -263,7 +263,7 @@ def _value(parts: Parts, rules: Rules, policy_groups: tuple[str, ...]) -> Learne
         rate, updates = hyper["target_rate"], state.updates
         if rules.delay_targets:
             updates = updates + 1
-            rate *= updates * every.denominator % every.numerator < every.denominator
+            rate *= updates % every.numerator * every.denominator % every.numerator < every.denominator
         both = (state.critics, state.policy), (critics, policy)
         targets = jax.tree.map(lambda old, new: old + rate * (new - old), *both)
         feedback = Feedback(metrics, error if prioritized else None)
@@ -271,7 +271,7 @@ def _value(parts: Parts, rules: Rules, policy_groups: tuple[str, ...]) -> Learne
 
     prioritized = settings.sampler != "uniform"
     # The value learner counts its own updates, as where learners are processes it does not see the policy's.
-    every = Fraction(settings.value_updates / settings.policy_updates).limit_denominator(1000)
+    every = max(Fraction(settings.value_updates / settings.policy_updates), Fraction(1)).limit_denominator(1000)
     experience = _experience(settings, settings.value_batch, settings.value_updates)
     return Learner(("critics",), (*policy_groups, "settings"), experience, init, update)
 
@@ -289,7 +289,7 @@ def _policy(parts: Parts, rules: Rules, groups: tuple[str, ...]) -> Learner:
     def update(
         state: optax.OptState, params: Params, sample: Sample, key: Key
     ) -> tuple[optax.OptState, Params, Feedback]:
-        # Observations are all there is, so those of an episode's end are learned from like any other.
+        # Observations are all there is, so those of an episode's end are learned from like any other that is drawn.
         hyper, timesteps = params["settings"], sample.trajectory.timesteps
         first = timesteps._replace(observation=jax.tree.map(lambda x: x[:, 0], timesteps.observation))
         moving = {name: params[name] for name in rules.owned}

@@ -144,8 +144,9 @@ def ppo(spec: Spec, settings: Settings, total_updates: int = 0) -> Agent:
             raise Refused(f"agent.minibatches must be at most {n}, what each device has, got {settings.minibatches}")
         if settings.normalize_advantages and size * pieces.mask.shape[1] * max(devices.count(), 1) < 2:
             raise Refused(
-                f"agent.minibatches must be at most {n // 2} with agent.normalize_advantages, got "
-                f"{settings.minibatches}: the advantage of a minibatch of one step is normalised to 0"
+                f"agent.minibatches must be at most {max(n // 2, 1)}, so that each has two steps, got "
+                f"{settings.minibatches} of {n} steps: the advantage of one step by itself is normalised to 0; or set "
+                "agent.normalize_advantages=false"
             )
         orders = jax.vmap(lambda key: permutation(key, n))(jax.random.split(key, settings.epochs))
         orders = orders[:, : size * settings.minibatches].reshape(-1, size)

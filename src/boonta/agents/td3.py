@@ -16,6 +16,13 @@ from boonta.core.types import Key, Params, PyTree
 class Settings(ddpg.Settings):
     """TD3's settings."""
 
+    target_rate: float = setting(
+        0.005,
+        "share of the way that target networks go when the policy is due an update",
+        above=0.0,
+        high=1.0,
+        traced=True,
+    )
     policy_updates: float = setting(0.5, "updates of the policy for each step of an environment", above=0.0)
     target_noise: float = setting(
         0.2, "standard deviation of noise in the target policy's actions, likewise", low=0.0, traced=True

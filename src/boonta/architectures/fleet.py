@@ -336,9 +336,8 @@ class Fleet:
         return any(after - taught_by > self.plan.ahead + self.plan.publish for taught_by in self._acting.values())
 
     def _may_sample(self) -> bool:
-        return self.inserted >= self.plan.minimum and (
-            self.sampled <= (self.inserted - self.plan.minimum) * self.plan.ratio
-        )
+        enough = self.windows > 0 and self.inserted >= self.plan.minimum
+        return enough and self.sampled <= (self.inserted - self.plan.minimum) * self.plan.ratio
 
 
 def _server(make: Make, chunk: int, batch: int, devices: int, life: int) -> ParameterServer:

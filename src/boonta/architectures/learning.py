@@ -20,7 +20,7 @@ from boonta.replay.types import Renewal, Replay
 from boonta.replay.windows import windows
 
 Stored = dict[str, PyTree]
-MOST_UNROLLS = 8  # after which updates come out even, where there is more than one
+MOST_UNROLLS = 64  # after which updates come out even, where there is more than one
 
 
 class Learning(NamedTuple):
@@ -120,7 +120,7 @@ def fused(agent: Agent, envs: int, shards: int, everyone: int = 0, stack: int = 
                 f"the number of {what} must be a multiple of the number of devices, got {n} and {shards}"
                 f"{multiple_of(shards, n)}"
             )
-    waiting = {name: _waiting(name, learner, envs) for name, learner in agent.learners.items()}
+    waiting = {name: _waiting(name, learner, envs, shards) for name, learner in agent.learners.items()}
     rounds = math.lcm(*(each for each, _ in waiting.values()))
     shares: dict[str, _Share] = {}
     for name, learner in agent.learners.items():
@@ -304,35 +304,36 @@ def unroll_of(agent: Agent) -> int:
     return unrolls.popitem()[1]
 
 
-def _waiting(name: str, learner: Learner, envs: int) -> tuple[int, int]:
+def _waiting(name: str, learner: Learner, envs: int, shards: int) -> tuple[int, int]:
     """How many pieces of all environments a learner waits for, and how many updates it then makes."""
     wanted = learner.experience
     if not wanted.capacity:
-        fits = lambda n: not (n % wanted.batch and wanted.batch % n)  # noqa: E731
-        if not fits(envs):
+        divides = lambda n: not (n % wanted.batch and wanted.batch % n)  # noqa: E731
+        if not divides(envs):
+            others = nearest_numbers(envs, lambda n: n % shards == 0 and divides(n), "environments")
             raise ValueError(
-                f"{name}'s batch and architecture.envs must divide one another, got {wanted.batch} and {envs}"
-                f"{nearest_numbers(envs, fits, 'architecture.envs')}"
+                f"{name}'s batch and architecture.envs must divide one another, got {wanted.batch} and {envs}{others}"
             )
         rounds = math.lcm(envs, wanted.batch) // envs
         return rounds, envs * rounds // wanted.batch
-    each = Fraction(wanted.samples_per_insert).limit_denominator(10_000) * windows(wanted).each / wanted.batch
-    ratio = each * envs  # updates for each unroll
-    if not _few(ratio):
-        fewer, slower = ratio.limit_denominator(MOST_UNROLLS), Fraction(1, round(1 / ratio) or 1)
-        near = min(fewer or slower, slower, key=lambda some: abs(some - ratio))
+    asked = wanted.samples_per_insert * windows(wanted).each / wanted.batch  # updates for each unroll of one
+    near, fits = _fraction(asked * envs)
+    if not fits:
+        others = nearest_numbers(envs, lambda n: n % shards == 0 and _fraction(asked * n)[1], "environments")
         raise ValueError(
             f"{name}'s updates for each unroll must be a fraction with 1 above or at most {MOST_UNROLLS} below, got "
-            f"{ratio} (architecture.envs {envs} x {windows(wanted).each} windows x {wanted.samples_per_insert:g} "
-            f"samples per insert / batch {wanted.batch}); with {float(near / ratio):.6g} times the agent's replay "
-            f"ratio it is {near}{nearest_numbers(envs, lambda n: _few(each * n), 'architecture.envs')}"
+            f"{asked * envs:g} ({envs} environments x {windows(wanted).each} windows x {wanted.samples_per_insert:g} "
+            f"samples per insert / batch {wanted.batch}); with {float(near) / (asked * envs):.8g} times the agent's "
+            f"replay ratio it is {near}{others}"
         )
-    return ratio.denominator, ratio.numerator
+    return near.denominator, near.numerator
 
 
-def _few(ratio: Fraction) -> bool:
-    """Whether so many updates for each unroll come out even soon."""
-    return ratio.numerator == 1 or ratio.denominator <= MOST_UNROLLS
+def _fraction(ratio: float) -> tuple[Fraction, bool]:
+    """The nearest fraction that comes out even soon, and whether it is `ratio` but for rounding."""
+    few, one = Fraction(ratio).limit_denominator(MOST_UNROLLS), Fraction(1, max(round(1 / ratio), 1))
+    near = min(few or one, one, key=lambda some: abs(some - ratio))
+    return near, abs(near - ratio) <= 1e-5 * ratio
 
 
 def repeat(body: Callable, carry: PyTree, n: int, xs: PyTree = None) -> tuple[PyTree, PyTree]:

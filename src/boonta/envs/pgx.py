@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from boonta.core.environment import Environment, proceed, start
@@ -54,7 +55,8 @@ def make(name: str) -> Environment:
     def step(state: Any, action: Action, key: Key) -> tuple[PyTree, TimeStep]:
         mover = state.current_player
         state = game.step(state, action, key)
-        state = state.replace(legal_action_mask=state.legal_action_mask | state.terminated)
+        mask = state.legal_action_mask
+        state = state.replace(legal_action_mask=mask | state.terminated | ~jnp.any(mask))
         passes = state.current_player != mover
         return state, proceed(seen(state), action, state.rewards[mover], state.terminated, state.truncated, passes)
 

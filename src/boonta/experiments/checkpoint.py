@@ -122,13 +122,14 @@ class Checkpoints:
         raise ValueError(f"no checkpoint in {self._folder} can be read: {'; '.join(passed_over)}")
 
     def _different(self, step: int, like: PyTree) -> str:
-        """An array that a checkpoint has and the state has not, or the other way round; "" if none or unknown."""
-        try:
-            found: Any = ocp.StandardCheckpointer().metadata(self._folder / str(step) / "state").item_metadata
-            found = found.tree
-        except Exception:  # any damage takes any form
+        """An array that a checkpoint has and the state has not, or the other way round; "" if none, or if damaged."""
+        folder = self._folder / str(step)
+        if not (folder / SUMS).exists() or files.read_json(folder / SUMS) != _sums(folder):
             return ""
-        there, wanted = _names(found), _names(_without_empty(_without_keys_shape(like)))
+        leaves = files.read_json(folder / "state" / "_METADATA")["tree_metadata"].values()  # Orbax's own
+        arrays = [leaf["key_metadata"] for leaf in leaves if not leaf["value_metadata"]["skip_deserialize"]]
+        there = {"/".join(str(part["key"]) for part in keys) for keys in arrays}
+        wanted = _names(_without_empty(_without_keys_shape(like)))
         return next((f"{name} is {'new' if name in wanted else 'no more'}" for name in sorted(there ^ wanted)), "")
 
     def facts(self) -> dict[str, Any] | None:

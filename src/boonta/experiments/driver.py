@@ -269,14 +269,15 @@ class Driver:
 
     def _warn_of_clipping(self, rows: list[dict[str, Any]]) -> None:
         """Once, where values are learned that lie beyond what the network can say."""
-        share = max(row.get(CLIPPED, 0.0) for row in rows)
+        share = max((row[CLIPPED] for row in rows if row.get(CLIPPED, 0.0) > 0.0), default=0.0)  # NaN is none
         if self.clipping or not self.lead or not share > MOST_CLIPPED:
             return
         self.clipping = True
+        planner = hasattr(self.config.agent_settings, "support_limit")
+        way = "raise agent.support_limit, and agent.support_bins" if planner else "widen agent.value_low to value_high"
         print(
             f"boonta: WARNING: {share:.0%} of the values to be learned at step {rows[0]['env_steps']} lie beyond "
-            "what the network can say, and are clipped; raise agent.support_limit with agent.support_bins, or of a "
-            "categorical critic agent.value_high, and lower agent.value_low",
+            f"what the network can say, and are clipped; {way}",
             file=sys.stderr,
         )
 

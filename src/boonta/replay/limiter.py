@@ -64,7 +64,7 @@ class Limiter:
             return not self._stopped
 
     def inserts(self, count: int) -> None:
-        """Count windows that were inserted, and can be drawn now."""
+        """Count windows that were inserted, and can be drawn now, or never, as they teach nothing."""
         with self._changed:
             self.inserted += count
             self._moved = time.monotonic()

@@ -47,7 +47,7 @@ def ring(experience: Experience, batch: int, capacity: int, rows: int, arriving:
     Args:
         experience: whose windows and sampler.
         batch: windows in a sample.
-        capacity: windows that can be drawn, at least.
+        capacity: windows that can be drawn, at least, with those that teach nothing.
         rows: environments over all devices and hosts: the range of their global indices.
         arriving: pieces in one insertion, all of different environments.
         stack: frames in an observation of the environment (`Spec.stack`).
@@ -157,7 +157,9 @@ def ring(experience: Experience, batch: int, capacity: int, rows: int, arriving:
         return state._replace(priorities=put, highest=highest)
 
     def size(state: State) -> Array:
-        return state.count
+        # A full ring has as many as it ever will, of which some may teach nothing.
+        full = (state.generation[-1] > 0) & (state.count > 0)
+        return jnp.where(full, jnp.maximum(state.count, capacity), state.count)
 
     def past(state: State, key: Key, n: int) -> tuple[Array, Trajectory]:
         there, (from_key, key) = jnp.maximum(_there(state), 1), jax.random.split(key)

@@ -38,7 +38,7 @@ class Replay(NamedTuple):
         sample: (state, key) -> (state, Sample [B, ...]). Consumes the key.
         revise: (state, Ids [K], priorities [K]) -> state; windows that are gone, and priorities that are not finite,
             are passed over.
-        size: state -> int32 [], windows that can be drawn.
+        size: state -> int32 [], windows that can be drawn; of a full replay its capacity at least.
         renewal: Renewal, or None where nothing stays.
     """
 
