@@ -8,6 +8,7 @@ import pytest
 
 from boonta.agents import dqn, r2d2
 from boonta.agents.values import best, explore, normalized_weights
+from boonta.architectures import anakin
 from boonta.core import acting
 from boonta.core.agent import Experience
 from boonta.core.spec import Continuous, Discrete, Shape, Spec
@@ -377,3 +378,15 @@ def test_what_cannot_be_is_refused():
         an_agent(burn_in=8)
     with pytest.raises(ValueError, match="use r2d2"):
         dqn.dqn(SPEC, dqn.Settings(core="lstm"))
+
+
+def test_updates_for_each_unroll_may_be_a_fraction():
+    """Three of them after two unrolls: 4 environments, windows of 4 steps each, and 12 trained on of every 16."""
+    environment = tmaze.make(length=3)
+    settings = dqn.Settings(hidden=(4,), batch=8, unroll=4, minimum=8, replay_ratio=0.75, sampler="uniform")
+    unit = anakin.make(dqn.dqn(environment.spec, settings), environment, 4)
+    assert (unit.steps_per_iteration, unit.updates_per_iteration) == (2 * 4 * 4, 3)
+    state = unit.init(jax.random.key(0), {})
+    state, metrics = jax.jit(lambda state: jax.lax.scan(lambda state, _: unit.step(state), state, length=4))(state)
+    np.testing.assert_array_equal(metrics["made"], 3)
+    assert int(state.updates) == 12
