@@ -15,9 +15,8 @@ from boonta.nets.torso import Activation, Body, Core, Options, features, legal, 
 from boonta.ops import normalizer
 from boonta.ops.rewards import transform_reward
 
-CLIPPED = (
-    "value/clipped_share"  # metric: of what values and rewards are to become, the share that the network cannot say
-)
+# A metric: the share of the values and rewards to be learned that lie beyond what the network can say.
+CLIPPED = "value/clipped_share"
 
 
 @dataclass(frozen=True)
