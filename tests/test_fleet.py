@@ -283,6 +283,14 @@ def test_samples_keep_to_their_ratio(name, begin):
     assert (members.renewed > 0.0) == bool(plan.reanalysers)
 
 
+def test_nothing_is_asked_of_a_replay_that_can_give_nothing(begin):
+    members = begin("dqn")
+    members.inserted = members.plan.minimum + 1
+    assert not members._may_sample()
+    members.windows = 1
+    assert members._may_sample()
+
+
 @pytest.mark.parametrize(("pause", "publish"), [(0.2, 3), *in_full((0.0, 1), (0.0, 3), (0.2, 1))])
 @slow
 def test_on_policy_experience_is_never_far_behind(begin, monkeypatch, pause, publish):

@@ -1,5 +1,6 @@
 """The contract of replays, held by each of ours; windows, lives, stacks and chances."""
 
+import queue
 import threading
 import time
 from collections import Counter
@@ -11,10 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from boonta.architectures.seed_replay import Feeder
+from boonta.core import devices
 from boonta.core.agent import Experience
+from boonta.core.trace import Trace
 from boonta.core.types import FIRST, LAST, MID, Ids, Origin, TimeStep, Trajectory
 from boonta.replay import frames, sums
 from boonta.replay.host import HostReplay
+from boonta.replay.limiter import Limiter
 from boonta.replay.once import once
 from boonta.replay.ring import ring
 from boonta.replay.weights import Weights
@@ -303,6 +308,33 @@ def test_windows_of_which_nothing_is_learned_are_never_drawn(sampler, length, pe
     assert int(state.count) == int(jnp.sum(state.priorities.weights > 0))
     assert int(device.size(state)) >= 16  # so that learning begins with any minimum that is allowed
     assert len(host) == np.count_nonzero(host._weights.all())
+
+
+def test_learning_waits_while_nothing_can_be_drawn():
+    """The threads around a replay: nothing dies, and what then comes is learned from."""
+    stream = streams(1, 33, 1)
+    pieces_ = [jax.tree.map(lambda x: x[:1], piece_of(stream, i, 4, np.zeros(1, int))) for i in range(8)]
+    kinds = [np.full((1, 5), kind, np.int8) for kind in 4 * [LAST] + 4 * [MID]]
+    pieces_ = [x._replace(timesteps=x.timesteps._replace(step_type=k)) for x, k in zip(pieces_, kinds, strict=True)]
+    replay = hosted(stream, "prioritized", 1, 1, 4, 1, wishes={"trained_step": 0, "memory": False})
+    limiter, arriving = Limiter(1.0, 4, inserting=4, sampling=5, band=100.0, timeout=20), queue.Queue()
+    mesh = devices.mesh(jax.devices()[:1])
+    take = lambda: None if arriving.empty() else arriving.get()  # noqa: E731
+    feeder = Feeder(replay, limiter, mesh, take, None, 1, 1, Trace())
+    feeder.start()
+    try:
+        for piece in pieces_[:4]:
+            arriving.put(piece)
+        while limiter.inserted < 12:  # the last piece of the four waits for its successor
+            assert feeder.failure() is None
+        assert len(replay) == 0 and feeder.get() is None and feeder.failure() is None
+        for piece in pieces_[4:]:
+            arriving.put(piece)
+        while (drawn := feeder.get()) is None:
+            assert feeder.failure() is None
+        assert not np.any(drawn.sample.trajectory.timesteps.step_type[:, 0] == LAST)
+    finally:
+        feeder.stop(20)
 
 
 # Chances

@@ -31,6 +31,8 @@ from boonta.core.exchange import Disconnected
 from boonta.core.settings import Refused
 from boonta.core.spec import Continuous, Shape, Spec
 from boonta.experiments import config as configuration
+from boonta.experiments import runs, systems
+from boonta.experiments.checkpoint import Checkpoints
 from boonta.experiments.systems import split as system
 from boonta.experiments.systems import split_cluster, split_processes
 from boonta.experiments.tables import Split as Options
@@ -189,9 +191,14 @@ def test_dqn_is_a_value_learner_alone(tmp_path):
 
 @full
 def test_several_processes_share_the_batch_of_the_value(tmp_path):
-    summary, _ = run(command(tmp_path / "run", "--set", "architecture.value_processes=2", steps=120))
+    """And count their updates as one: TD3's targets move when its policy is due."""
+    summary, _ = run(command(tmp_path / "run", "--set", "architecture.value_processes=2", agent="td3", steps=120))
     assert summary["status"] == "done"
-    assert last(tmp_path / "run", "updates/value") == 120 - 20 - 2
+    made = 120 - 20 - 2
+    assert last(tmp_path / "run", "updates/value") == made
+    config = configuration.alone(runs.load_config(tmp_path / "run"))
+    state = Checkpoints(tmp_path / "run", config.run.keep).restore(systems.build(config).shapes()).state
+    assert int(state.learners["value"].learners["value"].updates) == made
 
 
 @slow

@@ -166,6 +166,22 @@ def test_a_replay_that_is_saved_is_no_stall():
     assert not thread.is_alive() and one.sampled == 4
 
 
+def test_sampling_waits_for_a_window_that_can_be_drawn():
+    one, there = Limiter(1.0, 10, inserting=1, sampling=4, timeout=20), []
+    one.inserts(20)
+    thread = threading.Thread(target=one.sample, args=(4, lambda: bool(there)), daemon=True)
+    thread.start()
+    time.sleep(0.2)
+    assert thread.is_alive() and one.waiting == "sampling" and one.sampled == 0
+    there.append("a window")
+    one.inserts(1)
+    thread.join(20)
+    assert not thread.is_alive() and one.sampled == 4
+    one.timeout = 0.05
+    with pytest.raises(Stalled, match=r"21 windows inserted \(minimum 10\), none of which can be drawn, 4 sampled"):
+        one.sample(4, lambda: False)
+
+
 def test_a_ratio_of_nothing_is_refused():
     with pytest.raises(ValueError, match="samples per insert must be above 0"):
         Limiter(0.0, 10, inserting=1, sampling=1)

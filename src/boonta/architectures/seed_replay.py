@@ -5,7 +5,6 @@ One more acts again on what is stored, where the learner asks for that.
 
 import queue
 import threading
-import time
 import traceback
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -22,7 +21,6 @@ from boonta.replay.host import HostReplay
 from boonta.replay.limiter import Limiter
 
 CHECK = 0.2  # seconds between looks at whether all is over
-IDLE = 0.02  # seconds between looks at a replay of which nothing can be drawn
 
 
 class Drawn(NamedTuple):
@@ -164,9 +162,7 @@ class Feeder:
     def _draw(self) -> None:
         """Draw one sample, and place it."""
         with self.trace.span("wait for inserts"):
-            while self.limiter.inserted >= self.limiter.minimum and not len(self.replay) and not self._stopping:
-                time.sleep(IDLE)  # all that is there teaches nothing
-            if not self.limiter.sample(self.replay.batch):
+            if not self.limiter.sample(self.replay.batch, drawable=lambda: len(self.replay) > 0):
                 return
         with self.trace.span("sample"):
             sample = self.replay.sample()

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from fractions import Fraction
 
@@ -70,8 +70,12 @@ class Limiter:
             self._moved = time.monotonic()
             self._changed.notify_all()
 
-    def sample(self, count: int) -> bool:
+    def sample(self, count: int, drawable: Callable[[], bool] = lambda: True) -> bool:
         """Wait until so many windows may be drawn, and count them; False where all is over.
+
+        Args:
+            count: windows.
+            drawable: () -> whether there is any window that may be drawn.
 
         Raises:
             Stalled: nobody inserted for too long.
@@ -79,12 +83,13 @@ class Limiter:
         with self._changed:
             since = time.monotonic()
             enough = lambda: self.inserted >= self.minimum and self._ahead(0) - count >= -self.band  # noqa: E731
-            while not self._stopped and not enough():
+            while not self._stopped and not (enough() and drawable()):
                 self.waiting = "sampling"
                 if not self._still and time.monotonic() > max(since, self._moved) + self.timeout:
+                    none = "" if drawable() else ", none of which can be drawn"
                     raise Stalled(
                         f"sampling waited {self.timeout:g} s for inserts: {self.inserted} windows inserted (minimum "
-                        f"{self.minimum}), {self.sampled} sampled, {self.ratio:g} samples per insert"
+                        f"{self.minimum}){none}, {self.sampled} sampled, {self.ratio:g} samples per insert"
                     )
                 self._changed.wait(min(CHECK, self.timeout))
             self._go_on("sampling")
