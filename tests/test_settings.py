@@ -174,6 +174,8 @@ ENDS_LEARNING = [
     *((agent, name, 0) for agent in ("ppo", "dqn", "sac") for name in ("reward_scale", "reward_clip")),
     *(("ppo", name, 0) for name in ("clip", "value_clip")),
     *(("vtrace", name, 0) for name in ("rho_clip", "pg_rho_clip")),
+    *((agent, "replay_ratio", 0.0009) for agent in ("dqn", "r2d2", "muzero")),
+    *(("td3", name, 0.0009) for name in ("value_updates", "policy_updates")),
     ("vtrace", "decay", 1),
     ("dqn", "huber", 0),
     ("td3", "target_rate", 0),

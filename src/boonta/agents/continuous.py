@@ -67,9 +67,9 @@ class Settings(RewardSettings):
     value_batch: int = setting(256, "transitions in one update of the critics over all devices", low=1)
     policy_batch: int = setting(256, "observations in one update of the policy over all devices", low=1)
     value_updates: float = setting(
-        1.0, "updates of the critics for each step of an environment; to the policy's as small whole numbers", above=0.0
+        1.0, "updates of the critics for each step of an environment; to the policy's as small whole numbers", low=0.001
     )
-    policy_updates: float = setting(1.0, "updates of the policy for each step of an environment", above=0.0)
+    policy_updates: float = setting(1.0, "updates of the policy for each step of an environment", low=0.001)
     capacity: int = setting(100_000, "transitions that replay keeps", low=1)
     minimum: int = setting(1000, "transitions in replay before learning starts; until then actions are random", low=1)
     sampler: Literal["uniform", "prioritized", "ranked"] = setting("uniform", "how replay draws")

@@ -72,7 +72,7 @@ class PlannerSettings:
     batch: int = setting(64, "windows in one update over all devices", low=1)
     capacity: int = setting(50_000, "windows that replay keeps; 0: learn from each once", low=0)
     minimum: int = setting(1000, "windows in replay before learning starts", low=1)
-    replay_ratio: float = setting(4.0, "steps unrolled from for each step of an environment", above=0.0)
+    replay_ratio: float = setting(4.0, "steps unrolled from for each step of an environment", low=0.001)
     sampler: Literal["uniform", "prioritized", "ranked"] = setting("uniform", "how replay draws")
     priority_exponent: float = setting(1.0, "alpha of prioritized replay", low=0.0)
     importance_exponent: float = setting(1.0, "beta, of the weights that make up for it", low=0.0, high=1.0)

@@ -58,7 +58,7 @@ class Settings(TorsoSettings):
     batch: int = setting(64, "sequences in one update over all devices", low=1)
     capacity: int = setting(100_000, "sequences that replay keeps", low=1)
     minimum: int = setting(5000, "sequences in replay before learning starts", low=1)
-    replay_ratio: float = setting(0.75, "steps trained on, burn-in apart, for each step of an environment", above=0.0)
+    replay_ratio: float = setting(0.75, "steps trained on, burn-in apart, for each step of an environment", low=0.001)
     sampler: Literal["uniform", "prioritized", "ranked"] = setting("prioritized", "how replay draws")
     priority_exponent: float = setting(0.9, "alpha of prioritized replay", low=0.0, high=1.0)
     importance_exponent: float = setting(0.6, "beta, of the weights that make up for it", low=0.0, high=1.0)

@@ -23,7 +23,7 @@ class Settings(ddpg.Settings):
         high=1.0,
         traced=True,
     )
-    policy_updates: float = setting(0.5, "updates of the policy for each step of an environment", above=0.0)
+    policy_updates: float = setting(0.5, "updates of the policy for each step of an environment", low=0.001)
     target_noise: float = setting(
         0.2, "standard deviation of noise in the target policy's actions, likewise", low=0.0, traced=True
     )
