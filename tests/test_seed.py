@@ -259,7 +259,7 @@ def test_one_actor_where_stepping_costs_little(microseconds, actors, monkeypatch
         ("ppo", ["architecture.envs=8", "architecture.actors=1", "architecture.maximum=4"], "one of 2, 4, 8.*got 1"),
         ("ppo", ["architecture.envs=9", "architecture.inference=2"], "must be a multiple of the number of inference"),
         ("ppo", ["architecture.certificate=x"], "set architecture.local=false"),
-        ("dqn", ["agent.replay_ratio=0"], "agent.replay_ratio must be above 0"),
+        ("dqn", ["agent.replay_ratio=0"], "agent.replay_ratio must be at least 0.001"),
         (
             "dqn",
             ["agent.batch=9", "architecture.learners=2", "architecture.inference=1"],
