@@ -10,7 +10,7 @@ from benchmarks import common
 from benchmarks.sebulba import contestants as hosted
 from benchmarks.seed import contestants, cost, drills, fuzz, latency, paper, replay, stage, stores, throughput
 from boonta import envs
-from tests.marks import in_full, slow, some_of
+from tests.marks import full, in_full, slow, some_of
 from tests.test_benchmarks import KEYS, MACHINE
 
 pytestmark = slow
@@ -120,6 +120,7 @@ def test_stores_are_filled_and_measured(store, what, ends):
     assert stores.frames_held(16) == 640 + 960
 
 
+@full
 def test_a_drill_harms_a_run_that_goes_on(monkeypatch, tmp_path):
     monkeypatch.setattr(stage.Stage, "bar", -1.0)
     monkeypatch.setattr(stage, "ACTORS", 2)

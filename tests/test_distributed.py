@@ -105,7 +105,8 @@ def test_two_replicas_of_sebulba_learn_what_two_learner_devices_learn(tmp_path):
         assert one.get("episode/count") == two.get("episode/count")
 
 
-@pytest.mark.parametrize("agent", ["ppo", *in_full("r2d2")])
+@full
+@pytest.mark.parametrize("agent", ["ppo", "r2d2"])
 def test_two_hosts_of_seed_learn_together(agent, tmp_path):
     """From each trajectory once, and from replay in the memory of each host."""
     folder = tmp_path / "run"

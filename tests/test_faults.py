@@ -105,8 +105,9 @@ TOLD = {
 @pytest.mark.parametrize(
     ("fault", "where"),
     [
-        ("segfaults", "step"),
-        *in_full(("raises", "step"), ("exits", "reset"), ("hangs", "step"), ("hangs", "construction")),
+        *in_full(
+            ("segfaults", "step"), ("raises", "step"), ("exits", "reset"), ("hangs", "step"), ("hangs", "construction")
+        ),  # fmt: skip
     ],
 )
 def test_a_worker_that_fails_is_made_anew_and_the_run_goes_on(fault, where, tmp_path):

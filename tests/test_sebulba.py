@@ -318,6 +318,7 @@ def test_shared_cores_leave_one_way():
     assert made.whole == pytest.approx(1000.0)
 
 
+@full
 @slow
 def test_a_split_is_measured_on_real_devices():
     environment = envs.make("boonta:catch")

@@ -22,7 +22,7 @@ from boonta.core.host import Workers
 from boonta.core.trace import Trace
 from boonta.envs.served import serve
 from boonta.experiments import config, systems
-from tests.marks import in_full, slow, some_of
+from tests.marks import full, in_full, slow, some_of
 
 LENGTH = 5
 
@@ -277,6 +277,7 @@ def test_learner_devices_share_samples_where_there_is_replay():
     assert made("dqn", "agent.batch=9", "architecture.chunk=8", *few).describe()["learners"] == [1, 2, 3]
 
 
+@full
 @slow
 def test_a_run_on_many_devices_is_evaluated_on_one(tmp_path, capfd):
     more = ["--set", "architecture.envs=4", "--set", "agent.batch=4", "--set", "agent.unroll=4", "--steps", "200"]

@@ -537,6 +537,7 @@ def test_a_folder_with_nothing_of_a_run_in_it_is_as_good_as_empty(tmp_path):
     assert main(command("vtrace", folder, "--steps", "640")) == 0
 
 
+@full
 def test_what_is_compiled_is_kept_for_the_next_time(tmp_path):
     """By a process of its own: this one's cache is where the tests' is."""
     environment = {key: value for key, value in os.environ.items() if key != "JAX_COMPILATION_CACHE_DIR"}
