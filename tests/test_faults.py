@@ -107,7 +107,7 @@ TOLD = {
     [
         *in_full(
             ("segfaults", "step"), ("raises", "step"), ("exits", "reset"), ("hangs", "step"), ("hangs", "construction")
-        ),  # fmt: skip
+        ),
     ],
 )
 def test_a_worker_that_fails_is_made_anew_and_the_run_goes_on(fault, where, tmp_path):
