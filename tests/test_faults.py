@@ -22,7 +22,7 @@ from boonta.experiments import evaluation
 from boonta.experiments.metrics import read_metrics
 from tests.commands import begun
 from tests.faulty import fail
-from tests.marks import in_full, slow
+from tests.marks import full, in_full, slow
 
 pytestmark = slow
 
@@ -185,6 +185,7 @@ def test_environments_of_an_evaluation_are_made_anew_too(restarts, code, tmp_pat
     assert "the sky fell" in err
 
 
+@full
 def test_a_signal_does_not_wait_for_an_evaluation(tmp_path, monkeypatch, capfd):
     begun, freed = threading.Event(), threading.Event()
 
