@@ -189,7 +189,7 @@ def test_environments_of_an_evaluation_are_made_anew_too(restarts, code, tmp_pat
 def test_a_signal_does_not_wait_for_an_evaluation(tmp_path, monkeypatch, capfd):
     begun, freed = threading.Event(), threading.Event()
 
-    def endless(greedy, params, make, count, ended):
+    def endless(greedy, params, make, count, most, ended, tell):
         begun.set()
         while not ended():
             time.sleep(0.05)

@@ -18,7 +18,8 @@ from boonta.core import host, signals
 from boonta.core.host import Workers
 from boonta.core.spec import Continuous
 from boonta.core.types import FIRST, LAST, MID
-from boonta.envs import dm, gym, workers
+from boonta.envs import dm, gym, parts, trials, workers
+from boonta.envs.errors import Failing
 from tests.faulty import fail
 from tests.marks import full
 
@@ -124,7 +125,7 @@ class Count(dm_env.Environment):
         return dm_env.restart(self.seen())
 
     def step(self, action):
-        assert type(action) is int
+        self.action_spec().validate(action)
         self.t += 1
         if self.t < 3:
             return dm_env.transition(1.0, self.seen())
@@ -262,7 +263,8 @@ class Part:
 
     def __call__(self, seeds, out):
         spec = gym.of("faulty", Faulty).spec
-        return gym.Serial(spec, lambda: Faulty(self.fault, self.where), seeds, out)
+        spaces = Faulty.observation_space, Faulty.action_space
+        return gym.Serial(spec, *spaces, lambda: Faulty(self.fault, self.where), seeds, out)
 
 
 def fails(kind, fault, where, limit):
@@ -347,17 +349,22 @@ def test_all_of_them_are_closed_whatever_one_does():
 
     host = gym.of("stubborn", Stubborn)
     batch = host.make(np.arange(3), 0, 0, Workers("serial"))
-    with pytest.raises(OSError, match="the connection is gone"):
+    with pytest.raises(parts.Unclosed, match=r"stubborn: close\(\) raised OSError: the connection is gone"):
         batch.close()
     assert len(closed) == 4
     batch.close()
 
 
 @pytest.mark.parametrize("fault", ["raises", "hangs"])
-def test_an_environment_that_fails_when_it_is_tried_is_refused(fault, monkeypatch):
-    monkeypatch.setattr(workers, "TRIAL", 0.5)
-    words = {"raises": "RuntimeError: the sky fell", "hangs": "TimeoutError: no answer within 0.5 s"}[fault]
-    with pytest.raises(ValueError, match=f"faulty cannot be made with no settings: {words}"):
+def test_an_environment_that_fails_when_it_is_tried_is_refused(fault):
+    words = {
+        "raises": "RuntimeError: the sky fell",
+        "hangs": "TimeoutError: no answer within 0.5 s; architecture.worker_timeout gives it longer",
+    }[fault]
+    with (
+        trials.stepped_by(Workers(timeout=0.5)),
+        pytest.raises(Failing, match=f"faulty failed when it was tried with no settings: {words}"),
+    ):
         gym.of("faulty", partial(Faulty, fault, "construction"))
     with pytest.raises(ValueError, match="faulty failed when it was tried: .*"):
         gym.of("faulty", partial(Faulty, fault)).choose(2, Workers(timeout=0.5))

@@ -13,8 +13,9 @@ from boonta.core.types import FIRST, LAST, MID, TimeStep
 from boonta.nets.actor_critic import Heads, actor_critic
 from boonta.nets.convolution import Conv, convolve
 from boonta.nets.dense import Dense
+from boonta.nets.inputs import inputs, legal
 from boonta.nets.mlp import ACTIVATIONS, MLP
-from boonta.nets.torso import Options, features, legal
+from boonta.nets.torso import Options
 from boonta.nets.vision import GridCNN, ImpalaResNet, NatureCNN, _max_pool
 from boonta.ops.blocks import mapped, summed
 from boonta.ops.distributions import Categorical, Gaussian, TanhGaussian
@@ -320,9 +321,11 @@ def test_unbounded_actions_keep_their_units():
 
 
 def test_features_leave_out_the_mask_and_scale_images():
-    seen = features({"screen": np.full((2, 2, 1), 255, np.uint8), "legal": np.ones(3, bool)})
-    np.testing.assert_array_equal(seen, np.ones((2, 2, 1), np.float32))
-    assert features(np.array([True, False])).dtype == jnp.float32
+    observation = {"screen": np.full((4, 4, 1), 255, np.uint8), "legal": np.ones(3, bool)}
+    seen = inputs(Spec("screen", observation, Discrete(3))).features(observation)
+    np.testing.assert_array_equal(seen, np.ones((4, 4, 1), np.float32))
+    flags = np.array([True, False])
+    assert inputs(Spec("flags", flags, Discrete(3))).features(flags).dtype == jnp.float32
 
 
 @pytest.mark.parametrize("body", ["grid_cnn", "nature_cnn", "impala_resnet"])

@@ -445,7 +445,7 @@ def test_threads_that_would_wait_are_told_of(tmp_path, capfd):
 
 
 def test_anakin_refuses_what_steps_on_the_host(tmp_path, capfd):
-    assert main(["train", "ppo", "gym:CartPole-v1", "--out", str(tmp_path / "run")]) == 2
+    assert main(["train", "ppo", "gym:CartPole-v1", "--on", "anakin", "--out", str(tmp_path / "run")]) == 2
     assert "use --on sebulba" in capfd.readouterr().err
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from boonta.arguments import USAGE, parser
+from boonta.envs.errors import Failing
 from boonta.experiments import process
 
 
@@ -20,6 +21,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser(COMMANDS).parse_args(argv)
     try:
         return args.command(args)
+    except Failing as error:
+        process.last_word(f"boonta: {error}")
+        return 1
     except (ValueError, FileNotFoundError, FileExistsError, NotADirectoryError, PermissionError, ImportError) as error:
         print(f"boonta: {error}", file=sys.stderr)
         return USAGE
@@ -41,6 +45,7 @@ def _actor(args: argparse.Namespace) -> int:
     os.environ.setdefault("JAX_PLATFORMS", "cpu")  # accelerators are the server's, also from compiled environments
     from boonta import envs
     from boonta.core.host import Host, Workers
+    from boonta.envs.trials import stepped_by
     from boonta.transport.actor import Actor, Broken, Lost, act
     from boonta.transport.security import Security, check_address
 
@@ -50,11 +55,6 @@ def _actor(args: argparse.Namespace) -> int:
         if not separator or not key.startswith("env."):
             raise ValueError(f"--set {text}: must be env.KEY=VALUE")
         settings[key.removeprefix("env.")] = _value(value)
-    made = envs.make(args.env, **settings)
-    if not isinstance(made, Host):
-        from boonta.envs.served import serve
-
-        made = serve(made)
     for key, low in {"envs": 1, "worker_count": 0, "worker_timeout": 0.1, "patience": 0.0}.items():
         if not getattr(args, key) >= low:
             raise ValueError(f"--{key.replace('_', '-')} must be at least {low}, got {getattr(args, key)}")
@@ -65,6 +65,12 @@ def _actor(args: argparse.Namespace) -> int:
     security.bytes()
     name = args.name or f"{socket.gethostname()}-{os.getpid()}"
     workers = Workers(args.workers, args.worker_count, args.worker_timeout)
+    with stepped_by(workers):
+        made = envs.make(args.env, **settings)
+    if not isinstance(made, Host):
+        from boonta.envs.served import serve
+
+        made = serve(made)
     try:
         act(
             made,
@@ -112,7 +118,8 @@ def _train(args: argparse.Namespace) -> int:
     assignments = list(args.assignments)
     if args.resume and not (args.resume / "config.toml").is_file():
         raise FileNotFoundError(f"--resume {args.resume}: not a run folder, it has no config.toml")
-    architecture = configuration.architecture(args.on, args.resume / "config.toml" if args.resume else args.config)
+    source = args.resume / "config.toml" if args.resume else args.config
+    architecture = configuration.architecture_for(args.agent, args.env, args.on, source, assignments)
     if args.devices is not None:
         assignments.append(f"architecture.devices={0 if args.devices == 'auto' else args.devices}")
         if args.devices == "auto" and architecture == "sebulba":
@@ -140,7 +147,7 @@ def _train(args: argparse.Namespace) -> int:
         if args.out and args.out.resolve() != folder.resolve():
             raise ValueError(f"--out {args.out}: a resumed run stays in its folder {folder}")
     else:
-        config = configuration.resolve(args.agent, args.env, args.on, args.config, assignments, run)
+        config = configuration.resolve(args.agent, args.env, architecture, args.config, assignments, run)
         folder = args.out or Path("runs") / f"{config.agent}-{config.env}-{time.strftime('%Y%m%d-%H%M%S')}".replace(
             ":", "-"
         )
@@ -171,14 +178,20 @@ def _train(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(files.plain(summary)))
     else:
+        mean, std, episodes = (summary[f"eval_{key}"] for key in ("return_mean", "return_std", "episodes"))
+        told = "none" if mean is None else f"{mean:.1f} ± {std:.1f} over {episodes} episodes"
         print(
-            f"evaluation: {summary['eval_return_mean']:.1f} ± {summary['eval_return_std']:.1f}"
-            f" over {summary['eval_episodes']} episodes\n"
+            f"evaluation: {told}{_cut(summary)}\n"
             f"training:   {summary['env_steps']:,} steps in {summary['seconds']:.1f} s,"
             f" {summary['steps_per_second']:,.0f} steps/s (and {summary['compile_seconds']:.1f} s to compile)\n"
             f"report:     {page}"
         )
     return 0
+
+
+def _cut(summary: dict[str, Any]) -> str:
+    """What is to be said of episodes of an evaluation that did not come to their end."""
+    return f" ({summary['eval_cut_short']} were cut short)" if summary["eval_cut_short"] else ""
 
 
 def _occupied(folder: Path) -> str:
@@ -203,7 +216,8 @@ def _eval(args: argparse.Namespace) -> int:
     summary = runs.evaluate(run, args.episodes)
     mean, std, episodes = (summary[f"eval_{key}"] for key in ("return_mean", "return_std", "episodes"))
     of = f"member {args.member}, " if len(run.system.members) > 1 else ""
-    told = f"{mean:.2f} ± {std:.2f} over {episodes} episodes ({of}step {summary['env_steps']})"
+    told = "no episode came to its end" if mean is None else f"{mean:.2f} ± {std:.2f} over {episodes} episodes"
+    told += f"{_cut(summary)} ({of}step {summary['env_steps']})"
     print(json.dumps(files.plain(summary)) if args.json else told)
     return 0
 
@@ -351,7 +365,9 @@ def _doctor(args: argparse.Namespace) -> int:
 
 
 def _value(text: str) -> Any:
-    """A number, a list, true or false; or else the text itself."""
+    """A number, a list, true, false or none; or else the text itself."""
+    if text == "none":
+        return None
     try:
         return json.loads(text)
     except ValueError:

@@ -11,13 +11,13 @@ import jax
 import jax.numpy as jnp
 
 from boonta.agents.common import CLIPPED
-from boonta.agents.planning import PlannerSettings, State, cross_entropy, descend, frame, fresh, masked, over_roots
+from boonta.agents.planning import PlannerSettings, State, cross_entropy, descend, frames, fresh, masked, over_roots
 from boonta.core.agent import Agent, Learner
 from boonta.core.settings import setting, traced
 from boonta.core.spec import Discrete, Spec
 from boonta.core.types import Array, Extras, Feedback, Key, Params, PyTree, Sample, TimeStep, Trajectory
+from boonta.nets.inputs import legal
 from boonta.nets.planner import judge
-from boonta.nets.torso import features, legal
 from boonta.ops.search import Found, Node, search
 from boonta.ops.two_hot import clipped, expected, two_hot
 
@@ -56,7 +56,8 @@ def alphazero(spec: Spec, settings: Settings, total_updates: int = 0) -> Agent:
             f"alphazero plans with the environment itself: {spec.name} needs env.model=true; or use muzero"
         )
     model, support, roots = spec.model, settings.support(), settings.roots
-    shape = jax.eval_shape(lambda observation: features(frame(observation)), spec.observation).shape
+    reads = frames(spec, settings, "alphazero")
+    shape = jax.eval_shape(reads.frame, spec.observation).shape
     net = judge(shape, spec.action.n, support.bins, settings.network())
 
     def init(key: Key) -> Params:
@@ -66,7 +67,7 @@ def alphazero(spec: Spec, settings: Settings, total_updates: int = 0) -> Agent:
 
     def node(params: Params, state: PyTree, timestep: TimeStep) -> Node:
         """What a state is worth, and what is to be done there."""
-        seen = features(frame(timestep.observation))[None]
+        seen = reads.scaled(reads.frame(timestep.observation))[None]
         (logits, value), _ = net.apply(params["network"], params["statistics"], seen, False)
         policy = masked(logits[0], legal(timestep.observation))
         discount = params["settings"]["discount"] * timestep.discount
@@ -108,7 +109,7 @@ def alphazero(spec: Spec, settings: Settings, total_updates: int = 0) -> Agent:
         trajectory, hyper = sample.trajectory, params["settings"]
         of_roots = lambda tree: jax.tree.map(lambda x: over_roots(x[:, :roots]), tree)  # noqa: E731
         timesteps, wanted, value = of_roots((trajectory.timesteps, trajectory.extras["policy"], returns))
-        seen = features(jax.vmap(frame)(timesteps.observation))
+        seen = reads.scaled(jax.vmap(reads.frame)(timesteps.observation))
         (logits, judged), statistics = net.apply(weights, params["statistics"], seen, True)
         logits = masked(logits, legal(timesteps.observation))
         going_on = ~timesteps.last()  # at an end there is nothing to do, and nothing to come

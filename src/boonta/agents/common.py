@@ -7,11 +7,11 @@ import jax.numpy as jnp
 
 from boonta.core.settings import setting
 from boonta.core.spec import Spec
-from boonta.core.trees import batch_size
 from boonta.core.types import Array, PyTree, TimeStep, Trajectory
 from boonta.nets.actor_critic import ActorCritic, Heads, actor_critic
 from boonta.nets.dense import Init
-from boonta.nets.torso import Activation, Body, Core, Options, features, legal, seen
+from boonta.nets.inputs import Inputs, Normalized, legal
+from boonta.nets.torso import Activation, Body, Core, Options
 from boonta.ops import normalizer
 from boonta.ops.rewards import transform_reward
 
@@ -71,25 +71,32 @@ def network(spec: Spec, settings: NetworkSettings) -> ActorCritic:
     return actor_critic(spec, settings.options(), heads)
 
 
-def normalized(statistics: PyTree, timesteps: TimeStep) -> TimeStep:
-    """The time steps [..., ] with their observations normalised, and the legal mask left as it is."""
-    mask, raw = legal(timesteps.observation), seen(timesteps.observation)
+def init_statistics(reads: Inputs) -> PyTree:
+    """Statistics of no observations yet."""
+    return normalizer.init(reads.numbers(reads.shapes))
+
+
+def normalize_observation(reads: Inputs, statistics: PyTree, timesteps: TimeStep) -> TimeStep:
+    """The time steps [..., ] with the quantities in their observations normalised, and the legal mask as it is."""
+    raw = reads.raw(timesteps.observation)
     # A pixel that has hardly ever changed would else be all there is to see when it does.
-    floor = jax.tree.map(lambda x: 1e-4 if x.dtype == jnp.uint8 else 1e-8, raw)
-    observation = normalizer.normalize(statistics, features(timesteps.observation), floor=floor)
-    return timesteps._replace(observation=observation if mask is None else {"seen": observation, "legal": mask})
+    floor = reads.numbers(jax.tree.map(lambda x: 1e-4 if x.dtype == jnp.uint8 else 1e-8, raw))
+    features = reads.read(raw)
+    numbers = normalizer.normalize(statistics, reads.numbers(features), floor=floor)
+    observation = Normalized(reads.with_numbers(features, numbers), legal(timesteps.observation))
+    return timesteps._replace(observation=observation)
 
 
-def include(statistics: PyTree, trajectory: Trajectory) -> PyTree:
+def update_statistics(reads: Inputs, statistics: PyTree, trajectory: Trajectory) -> PyTree:
     """The statistics after the observations that were acted on in a batch of trajectories [B, T+1, ...].
 
     Of images only the first of each trajectory counts: the others are nearly the same, and many.
     """
-    observation = seen(trajectory.timesteps.observation)
-    images = any(x.dtype == jnp.uint8 for x in jax.tree.leaves(observation))
-    count = 1 if images else jax.tree.leaves(observation)[0].shape[1] - 1
-    some = features(jax.tree.map(lambda x: x[:, :count].reshape(-1, *x.shape[2:]), observation))
-    return normalizer.update(statistics, some, jnp.ones(batch_size(some), jnp.float32))
+    raw = reads.raw(trajectory.timesteps.observation)
+    arrays = jax.tree.leaves(raw)
+    count = 1 if any(x.dtype == jnp.uint8 for x in arrays) else arrays[0].shape[1] - 1
+    some = reads.numbers(reads.read(jax.tree.map(lambda x: x[:, :count].reshape(-1, *x.shape[2:]), raw)))
+    return normalizer.update(statistics, some, jnp.ones(len(arrays[0]) * count, jnp.float32))
 
 
 def masked_means(terms: dict[str, Array], mask: Array, count: Array) -> dict[str, Array]:

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from boonta.agents.common import CLIPPED, RewardSettings, include, normalized
+from boonta.agents.common import CLIPPED, RewardSettings, init_statistics, normalize_observation, update_statistics
 from boonta.agents.values import normalized_weights
 from boonta.core.agent import Agent, Experience, Learner
 from boonta.core.devices import average
@@ -23,8 +23,7 @@ from boonta.core.settings import setting, traced
 from boonta.core.spec import Spec
 from boonta.core.types import Action, Array, Extras, Feedback, Key, Memory, Params, PyTree, Sample, TimeStep, Trajectory
 from boonta.nets.policy_and_critics import PolicyAndCritics, Shape, policy_and_critics
-from boonta.nets.torso import Activation, features
-from boonta.ops import normalizer
+from boonta.nets.torso import Activation
 from boonta.ops.optimizers import Optimizer, optimizer
 from boonta.ops.returns import n_step_target
 from boonta.ops.value_head import Kind, ValueHead, value_head
@@ -97,7 +96,7 @@ class Parts(NamedTuple):
     def see(self, params: Params, timesteps: TimeStep) -> PyTree:
         """Observations as the networks see them."""
         if self.settings.normalize_observations:
-            timesteps = normalized(params["normalizer"], timesteps)
+            timesteps = normalize_observation(self.nets.reads, params["normalizer"], timesteps)
         return timesteps.observation
 
     def expected(self, critics: PyTree, seen: PyTree, unit: Array) -> Array:
@@ -182,7 +181,7 @@ def agent(parts: Parts, rules: Rules) -> Agent:
         policy_key, critics_key = jax.random.split(key)
         params = {"policy": nets.policy_init(policy_key), "critics": nets.critics_init(critics_key), **rules.more()}
         if normalizing:
-            params["normalizer"] = normalizer.init(jax.eval_shape(features, spec.observation))
+            params["normalizer"] = init_statistics(nets.reads)
         begun = jnp.float32(0.0)  # 1 once the policy has learned
         return params | {"begun": begun, "settings": jax.tree.map(jnp.float32, traced(settings))}
 
@@ -299,7 +298,7 @@ def _policy(parts: Parts, rules: Rules, groups: tuple[str, ...]) -> Learner:
         steps, moments = transform(hyper).update(grads, state)
         owned = optax.apply_updates(moving, steps) | {"begun": jnp.float32(1.0)}  # type: ignore[operator]
         if settings.normalize_observations:
-            owned["normalizer"] = include(params["normalizer"], sample.trajectory)
+            owned["normalizer"] = update_statistics(parts.nets.reads, params["normalizer"], sample.trajectory)
         return moments, owned, Feedback(metrics)
 
     experience = _experience(settings, settings.policy_batch, settings.policy_updates)

@@ -12,13 +12,13 @@ import jax
 import jax.numpy as jnp
 
 from boonta.agents.common import CLIPPED
-from boonta.agents.planning import PlannerSettings, State, cross_entropy, descend, frame, fresh, masked, over_roots
+from boonta.agents.planning import PlannerSettings, State, cross_entropy, descend, frames, fresh, masked, over_roots
 from boonta.core.agent import Agent, Learner
 from boonta.core.settings import setting, traced
 from boonta.core.spec import Discrete, Spec
 from boonta.core.types import Array, Extras, Feedback, Key, Params, PyTree, Sample, TimeStep, Trajectory
+from boonta.nets.inputs import legal
 from boonta.nets.planner import Answer, planner
-from boonta.nets.torso import features, legal
 from boonta.ops import history
 from boonta.ops.imagined import TURNS, Targets, unroll_targets
 from boonta.ops.search import Found, Node, search
@@ -70,12 +70,13 @@ def muzero(spec: Spec, settings: Settings, total_updates: int = 0) -> Agent:
     actions = count + dummy  # the dummy action is the last
     stacked, K, roots = settings.history, settings.unroll_steps, settings.roots
     burn_in, support, turns = max(stacked - 1, 0), settings.support(), jnp.asarray(TURNS, jnp.float32)
-    seen = jax.eval_shape(frame, spec.observation)
+    reads = frames(spec, settings, "muzero")
+    seen = jax.eval_shape(reads.frame, spec.observation)
     begun = history.empty(seen.shape, seen.dtype, max(stacked, 1))
 
     def look(stack: history.History) -> Array:
         """What the representation sees of a stack."""
-        stack = stack._replace(frames=features(stack.frames))
+        stack = stack._replace(frames=reads.scaled(stack.frames))
         return history.planes(stack, actions) if stacked else stack.frames[-1]
 
     def first_look() -> Array:
@@ -107,7 +108,7 @@ def muzero(spec: Spec, settings: Settings, total_updates: int = 0) -> Agent:
         acting = params.get("target", params) if exploring else params
         weights, statistics = acting["network"], acting["statistics"]
         before = memory.history if stacked > 1 else begun
-        remembered, stack = history.follow(before, frame(timestep.observation), timestep.action, first)
+        remembered, stack = history.follow(before, reads.frame(timestep.observation), timestep.action, first)
         moves = jnp.where(first, 0, memory.moves)
         temperature = settings.temperature_at(temperature, moves)
         root, _ = net.initial(weights, statistics, look(stack)[None], False)
@@ -144,8 +145,8 @@ def muzero(spec: Spec, settings: Settings, total_updates: int = 0) -> Agent:
     ) -> tuple[Array, tuple[dict[str, Array], PyTree]]:
         trajectory, hyper, used = sample.trajectory, params["settings"], burn_in + roots + 1
         begin = jax.tree.map(lambda x: x[:, :used], trajectory.timesteps)
-        frames = jax.vmap(jax.vmap(frame))(begin.observation)
-        stacks = jax.vmap(history.follow_all, (0, 0, 0, None))(frames, begin.action, begin.first(), max(stacked, 1))
+        seen = jax.vmap(jax.vmap(reads.frame))(begin.observation)
+        stacks = jax.vmap(history.follow_all, (0, 0, 0, None))(seen, begin.action, begin.first(), max(stacked, 1))
         inputs = jax.vmap(jax.vmap(look))(jax.tree.map(lambda x: x[:, burn_in:], stacks))  # [B, roots + 1, ...]
         first = burn_in + jnp.arange(roots)
         unrolls = jax.vmap(jax.vmap(targets, (None, None, 0)), (0, 0, None))(trajectory, value, first)

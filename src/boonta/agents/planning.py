@@ -15,9 +15,10 @@ from boonta.core.agent import Experience
 from boonta.core.devices import average
 from boonta.core.flat import ravel
 from boonta.core.settings import setting
+from boonta.core.spec import Spec
 from boonta.core.types import Array, Feedback, Key, Params, PyTree, Sample, Trajectory
+from boonta.nets.inputs import Inputs, inputs
 from boonta.nets.planner import Options as NetworkOptions
-from boonta.nets.torso import features, seen
 from boonta.ops.blocks import summed
 from boonta.ops.imagined import search_returns
 from boonta.ops.optimizers import Optimizer, global_norm, optimizer
@@ -200,12 +201,39 @@ def descend(
     return State(moments, updates), improved, Feedback(metrics | {"loss/grad_norm": global_norm(grads)})
 
 
-def frame(observation: PyTree) -> Array:
-    """What is seen of an observation: an image as it is, anything else as one vector."""
-    leaves = jax.tree.leaves(seen(observation))
-    if len(leaves) == 1 and leaves[0].ndim == 3:
-        return leaves[0]
-    return jnp.concatenate([x.reshape(-1) for x in jax.tree.leaves(features(observation))])
+class Frames(NamedTuple):
+    """What a planner's network reads: an image as it is stored, or one vector of everything.
+
+    Attributes:
+        reads: what there is.
+    """
+
+    reads: Inputs
+
+    def frame(self, observation: PyTree) -> Array:
+        """Of one observation, [...]."""
+        if not self._image():
+            return self.reads.vector(observation)
+        (x,) = jax.tree.leaves(self.reads.raw(observation))
+        return self.reads.leaves[0].arranged(x)
+
+    def scaled(self, frame: Array) -> Array:
+        """Frames [..., *frame] as float32, as the network reads them."""
+        return self.reads.leaves[0].scaled(frame) if self._image() else frame
+
+    def _image(self) -> bool:
+        return len(self.reads.leaves) == 1 and len(self.reads.leaves[0].shape) == 3
+
+
+def frames(spec: Spec, settings: PlannerSettings, who: str) -> Frames:
+    """How the network of agent `who` reads an environment's observations.
+
+    Raises:
+        ValueError: images beside other arrays, categories that need an embedding, or as `inputs`.
+    """
+    reads = inputs(spec, flat=settings.body == "mlp")
+    reads.only_vectors(who, spec)
+    return Frames(reads)
 
 
 def masked(logits: Array, legal: Array | None) -> Array:

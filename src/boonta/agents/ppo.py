@@ -7,7 +7,15 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from boonta.agents.common import NetworkSettings, annealed, include, masked_means, network, normalized
+from boonta.agents.common import (
+    NetworkSettings,
+    annealed,
+    init_statistics,
+    masked_means,
+    network,
+    normalize_observation,
+    update_statistics,
+)
 from boonta.core import devices
 from boonta.core.agent import Agent, Experience, Learner
 from boonta.core.devices import average
@@ -15,8 +23,6 @@ from boonta.core.flat import ravel
 from boonta.core.settings import Refused, setting, traced
 from boonta.core.spec import Spec
 from boonta.core.types import Array, Extras, Feedback, Key, Memory, Params, PyTree, Sample, TimeStep
-from boonta.nets.torso import features
-from boonta.ops import normalizer
 from boonta.ops.blocks import fitting, summed
 from boonta.ops.gae import gae
 from boonta.ops.optimizers import Optimizer, global_norm, optimizer
@@ -91,11 +97,13 @@ def ppo(spec: Spec, settings: Settings, total_updates: int = 0) -> Agent:
     def init(key: Key) -> Params:
         params = {"network": net.init(key), "settings": jax.tree.map(jnp.float32, traced(settings))}
         if settings.normalize_observations:
-            params["normalizer"] = normalizer.init(jax.eval_shape(features, spec.observation))
+            params["normalizer"] = init_statistics(net.reads)
         return params
 
     def see(params: Params, timesteps: TimeStep) -> TimeStep:
-        return normalized(params["normalizer"], timesteps) if settings.normalize_observations else timesteps
+        if not settings.normalize_observations:
+            return timesteps
+        return normalize_observation(net.reads, params["normalizer"], timesteps)
 
     def act(params: Params, memory: Memory, timestep: TimeStep, key: Key) -> tuple[Memory, Array, Extras]:
         memory, policy, value = net.step(params["network"], memory, see(params, timestep))
@@ -183,7 +191,7 @@ def ppo(spec: Spec, settings: Settings, total_updates: int = 0) -> Agent:
         (flat, moments), metrics = jax.lax.scan(minibatch, (flat, state.optimizer), xs)
         owned = {"network": unravel(flat)}
         if settings.normalize_observations:
-            owned["normalizer"] = include(params["normalizer"], sample.trajectory)
+            owned["normalizer"] = update_statistics(net.reads, params["normalizer"], sample.trajectory)
         metrics = average(jax.tree.map(jnp.mean, metrics)) | {"loss/learning_rate": step_size}
         return State(moments, state.updates + 1), owned, Feedback(metrics)
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 
 from boonta.core import devices
 from boonta.core.types import Array, Key, PyTree
-from boonta.nets.torso import legal
+from boonta.nets.inputs import legal
 
 
 def allowed(q: Array, observation: PyTree) -> Array:

@@ -7,15 +7,21 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from boonta.agents.common import NetworkSettings, annealed, include, masked_means, network, normalized
+from boonta.agents.common import (
+    NetworkSettings,
+    annealed,
+    init_statistics,
+    masked_means,
+    network,
+    normalize_observation,
+    update_statistics,
+)
 from boonta.core.agent import Agent, Experience, Learner
 from boonta.core.devices import average
 from boonta.core.flat import ravel
 from boonta.core.settings import setting, traced
 from boonta.core.spec import Spec
 from boonta.core.types import Array, Extras, Feedback, Key, Memory, Params, PyTree, Sample, TimeStep, Trajectory
-from boonta.nets.torso import features
-from boonta.ops import normalizer
 from boonta.ops.blocks import summed
 from boonta.ops.optimizers import Optimizer, global_norm, optimizer
 from boonta.ops.vtrace import vtrace as vtrace_targets
@@ -65,11 +71,13 @@ def vtrace(spec: Spec, settings: Settings, total_updates: int = 0) -> Agent:
     def init(key: Key) -> Params:
         params = {"network": net.init(key), "settings": jax.tree.map(jnp.float32, traced(settings))}
         if settings.normalize_observations:
-            params["normalizer"] = normalizer.init(jax.eval_shape(features, spec.observation))
+            params["normalizer"] = init_statistics(net.reads)
         return params
 
     def see(params: Params, timesteps: TimeStep) -> TimeStep:
-        return normalized(params["normalizer"], timesteps) if settings.normalize_observations else timesteps
+        if not settings.normalize_observations:
+            return timesteps
+        return normalize_observation(net.reads, params["normalizer"], timesteps)
 
     def act(params: Params, memory: Memory, timestep: TimeStep, key: Key) -> tuple[Memory, Array, Extras]:
         memory, policy, _ = net.step(params["network"], memory, see(params, timestep))
@@ -131,7 +139,7 @@ def vtrace(spec: Spec, settings: Settings, total_updates: int = 0) -> Agent:
         steps, moments = transform(step_size, hyper["max_grad_norm"]).update(grads, state.optimizer, flat)
         owned = {"network": unravel(flat + steps)}  # type: ignore[operator]
         if settings.normalize_observations:
-            owned["normalizer"] = include(params["normalizer"], trajectory)
+            owned["normalizer"] = update_statistics(net.reads, params["normalizer"], trajectory)
         metrics |= {"loss/grad_norm": global_norm(grads), "loss/learning_rate": step_size}
         return State(moments, state.updates + 1), owned, Feedback(metrics)
 

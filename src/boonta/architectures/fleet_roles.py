@@ -3,6 +3,7 @@
 All that goes in and out are NumPy arrays.
 """
 
+import sys
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -108,10 +109,20 @@ class Rollout:
         return trajectory, Told(finished, bad, time.perf_counter() - since)
 
     def _begin(self, params: Params) -> tuple[Guard, Any, Any]:
-        environments = Guard(self._make, self._finite, lambda told: None)
+        environments = Guard(self._make, self._finite, _warn)
         timestep = environments.reset()
         key = acting.streams(random.key(self.seed), self.life).actors
         return environments, self._compiled.begin(params, key, self.index, np.int32(self.life)), timestep
+
+    def close(self) -> None:
+        """Close the environments, in the thread that has stepped them."""
+        if self._going:
+            self._going[0].__exit__()
+            self._going = None
+
+
+def _warn(told: str) -> None:
+    print(f"boonta: WARNING: {told}", file=sys.stderr)
 
 
 class Testing:

@@ -122,6 +122,7 @@ class Acting(Moving):
             if not here or time.monotonic() - self._since > TELL:
                 self._tell()
         self._tell()
+        self.rollout.close()
 
     def _read(self, totals: Mapping[str, int]) -> bool:
         """Take the newest parameters; whether they are new enough."""

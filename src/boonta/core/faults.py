@@ -92,7 +92,7 @@ class Guard:
         try:
             self.batch.close()
         except Exception as error:
-            self.tell(f"environments could not be closed: {type(error).__name__}: {error}")
+            self.tell(str(error) or type(error).__name__)
 
 
 def _named(observation: PyTree) -> list[tuple[str, Any]]:

@@ -1,5 +1,6 @@
 """Environments that step on the host: a batch of actions in, a batch of time steps out, as NumPy arrays."""
 
+import os
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol
 
@@ -61,6 +62,7 @@ class Host(NamedTuple):
         choose: (E, Workers) -> Workers that are not `auto`, and why in words; None where there is nothing to choose.
         examiner: what evaluation plays instead, where this one changes the game to help learning; None for itself.
         drawn: makes one whose batches answer `frame`; None where all do.
+        remarks: what a user should know of them.
     """
 
     spec: Spec
@@ -68,17 +70,23 @@ class Host(NamedTuple):
     choose: Callable[[int, Workers], tuple[Workers, str]] | None = None
     examiner: "Host | None" = None
     drawn: "Callable[[], Host] | None" = None
+    remarks: tuple[str, ...] = ()
+
+
+def cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def random_actions(spec: Spec, generator: np.random.Generator, timestep: TimeStep) -> np.ndarray:
-    """Actions [count, ...] at a TimeStep [count, ...], uniform: legal ones; those without bounds within -1 and 1."""
+    """Actions [count, ...] at a TimeStep [count, ...], uniform: legal ones, or all that agents reach."""
     count = len(timestep.reward)
     if isinstance(spec.action, Discrete):
         seen = timestep.observation
         if isinstance(seen, Mapping) and "legal" in seen:
             return np.argmax(np.where(seen["legal"], generator.random((count, spec.action.n)), -1.0), axis=-1)
         return generator.integers(spec.action.n, size=count)
-    low, high = np.maximum(spec.action.low, -1.0), np.minimum(spec.action.high, 1.0)
+    low, high = spec.action.reach()
     return generator.uniform(low, high, (count, *spec.action.shape)).astype(np.float32)
 
 

@@ -11,19 +11,36 @@ from boonta.core.types import Array, PyTree, TimeStep
 
 @dataclass(frozen=True)
 class Shape:
-    """Of an array that is not there; as jax.ShapeDtypeStruct, which will do in its place."""
+    """Of an array that is not there; as jax.ShapeDtypeStruct, which will do in its place.
+
+    Attributes:
+        shape: its axes.
+        dtype: a NumPy dtype.
+        bounds: the lowest and the highest value of a uint8, numbers, or nested tuples with one for each entry; None for
+            0 and 255.
+        categories: int32 alone: how many values each entry may take, from 0, a number or nested tuples; networks see
+            such an entry as one of so many, not as a quantity. None for quantities.
+    """
 
     shape: tuple[int, ...]
     dtype: Any
+    bounds: tuple[Any, Any] | None = None
+    categories: Any = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dtype", np.dtype(self.dtype))
 
 
 class Discrete(NamedTuple):
-    """Actions 0 ... n-1, an int32 scalar."""
+    """Actions 0 ... n-1, an int32 scalar.
+
+    Attributes:
+        n: how many.
+        start: what the environment calls the first of them.
+    """
 
     n: int
+    start: int = 0
 
     def zero(self) -> np.ndarray:
         """The action reported at FIRST."""
@@ -31,18 +48,37 @@ class Discrete(NamedTuple):
 
 
 class Continuous(NamedTuple):
-    """Real actions, float32 of `shape`, between `low` and `high` (arrays of that shape)."""
+    """Real actions, float32 of `shape`.
+
+    Attributes:
+        shape: its axes.
+        low: float32 array of that shape, -inf where there is no bound.
+        high: likewise.
+        span: how far agents reach where there is no bound: from -span to span, or so far from the one bound there is.
+    """
 
     shape: tuple[int, ...]
     low: np.ndarray
     high: np.ndarray
+    span: float = 1.0
 
     def zero(self) -> np.ndarray:
         """The action reported at FIRST."""
         return np.zeros(self.shape, np.float32)
 
+    def bounded(self) -> np.ndarray:
+        """bool of `shape`, where there are both bounds."""
+        return np.isfinite(self.low) & np.isfinite(self.high)
+
+    def reach(self) -> tuple[np.ndarray, np.ndarray]:
+        """The lowest and the highest that agents reach, float32 of `shape`: the bounds where there are any."""
+        low, high = np.asarray(self.low, np.float32), np.asarray(self.high, np.float32)
+        least = np.where(np.isfinite(low), low, np.where(np.isfinite(high), high - self.span, -self.span))
+        most = np.where(np.isfinite(high), high, np.where(np.isfinite(low), low + self.span, self.span))
+        return least.astype(np.float32), most.astype(np.float32)
+
     def scale(self, unit: Array) -> Array:
-        """An action [..., *shape] from units of half the box, [..., d]; unbounded dimensions keep their units."""
+        """An action [..., *shape] from units of half the reach, [..., d]."""
         middle, half = self._box()
         scaled = middle + half * unit.reshape(*unit.shape[:-1], *self.shape)  # type: ignore[operator]
         return scaled.astype(np.float32)  # type: ignore[return-value]
@@ -54,10 +90,8 @@ class Continuous(NamedTuple):
         return units.reshape(*units.shape[: units.ndim - len(self.shape)], -1)
 
     def _box(self) -> tuple[np.ndarray, np.ndarray]:
-        """Its middle, and half its width; 0 and 1 where it has no bounds."""
-        low, high = np.asarray(self.low, np.float32), np.asarray(self.high, np.float32)
-        bounded = np.isfinite(low) & np.isfinite(high)
-        low, high = np.where(bounded, low, -1.0), np.where(bounded, high, 1.0)
+        """The middle of the reach, and half its width."""
+        low, high = self.reach()
         return (low + high) / 2, (high - low) / 2
 
 

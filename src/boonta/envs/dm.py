@@ -10,8 +10,9 @@ import numpy as np
 from boonta.core import host
 from boonta.core.spec import Continuous, Discrete, Shape, Spec
 from boonta.core.types import FIRST, LAST, MID, PyTree, TimeStep
-from boonta.envs import parts, physics, workers
-from boonta.envs.errors import not_made, unknown
+from boonta.envs import drawing, parts, physics, trials, workers
+from boonta.envs.door import Door, remarks, reward
+from boonta.envs.errors import Unsuitable, closing, failing, unknown
 
 try:
     import dm_env
@@ -44,7 +45,8 @@ def make(name: str, **settings: Any) -> host.Host:
 
 def _suite() -> Any:
     try:
-        from dm_control import suite
+        with physics.undrawn():
+            from dm_control import suite
     except ImportError as error:
         raise ImportError(f"the family 'dm' needs dm-control ({error}): pip install 'boonta[control]'") from error
     return suite
@@ -66,19 +68,58 @@ def of(name: str, factory: Callable[..., dm_env.Environment], settings: Mapping[
         settings: for messages.
 
     Raises:
-        ValueError: it cannot be made so, or has a spec that no agent of ours can take.
+        ValueError: it has a spec that no agent of ours can take.
+        Failing: it cannot be made so, or not be reset and stepped; the message has its own error.
     """
-    if "seed" not in inspect.signature(factory).parameters:
-        factory = partial(_unseeded, factory)
     try:
-        one = workers.within(workers.TRIAL, partial(factory, seed=0))
+        found = trials.tried(partial(_made_and_tried, name, factory))
+    except Unsuitable as error:
+        raise ValueError(str(error)) from error
     except ImportError:
         raise
     except Exception as error:  # whatever the environment raises
-        raise not_made(name, settings, error) from error
-    spec = Spec(name, _observation(name, one.observation_spec()), _action(name, one.action_spec()))
-    one.close()
-    return workers.spread(spec, partial(Serial, spec, factory))
+        raise failing(name, settings, error) from error
+    return host_of(name, factory, found)
+
+
+def host_of(name: str, factory: Callable[..., dm_env.Environment], found: trials.Tried) -> host.Host:
+    """Environments of a factory one of whose was tried."""
+    observation, action = found.spaces
+    spec = _spec(name, observation, action)
+    return workers.spread(spec, partial(Serial, spec, observation, action, _seeded(factory)), found.remarks)
+
+
+def _made_and_tried(name: str, factory: Callable[..., dm_env.Environment]) -> trials.Tried:
+    return trial(name, _seeded(factory)(seed=0))
+
+
+def trial(name: str, one: dm_env.Environment) -> trials.Tried:
+    """Reset an environment, step it once and close it.
+
+    Raises:
+        Unsuitable, Unfit: it has specs that no agent of ours can take, or gives what is not of its specs.
+    """
+    said = one.observation_spec(), one.action_spec()
+    spec = _spec(name, *said)
+    out = host.empty(spec, 1)
+    door = Door(spec, out.observation, _said(said[0]))
+    door.write(0, _plain(one.reset().observation))
+    action = host.random_actions(spec, np.random.default_rng(0), out)[0]
+    timestep = one.step(_inward(said[1])(action))
+    door.write(0, _plain(timestep.observation), timestep.discount == 0.0)
+    gained = 0.0 if timestep.first() else timestep.reward
+    reward(gained)
+    told = remarks(name, out.observation, [gained])
+    try:
+        one.close()
+    except Exception as error:  # whatever the environment raises
+        told.append(closing(name, error))
+    return trials.Tried(said, tuple(told))
+
+
+def _seeded(factory: Callable[..., dm_env.Environment]) -> Callable[..., dm_env.Environment]:
+    """The factory as one of `seed`."""
+    return factory if "seed" in inspect.signature(factory).parameters else partial(_unseeded, factory)
 
 
 def _unseeded(factory: Callable[[], dm_env.Environment], seed: int) -> dm_env.Environment:
@@ -91,28 +132,45 @@ class Serial:
 
     Args:
         spec: Spec.
+        observation: what they say of it.
+        action: likewise.
         factory: makes one environment from `seed`.
         seeds: one for each environment.
         out: TimeStep [E, ...] of NumPy arrays that is written into.
     """
 
     def __init__(
-        self, spec: Spec, factory: Callable[..., dm_env.Environment], seeds: Sequence[int], out: TimeStep
+        self,
+        spec: Spec,
+        observation: Any,
+        action: Any,
+        factory: Callable[..., dm_env.Environment],
+        seeds: Sequence[int],
+        out: TimeStep,
     ) -> None:
-        self.spec, self.out = spec, out
+        self.spec, self.out, self.inward = spec, out, _inward(action)
         self.environments = [factory(seed=seed) for seed in seeds]
+        self.doors = [Door(spec, out.observation, _said(observation)) for _ in seeds]
 
     def reset(self) -> TimeStep:
+        with parts.named(self.spec.name):
+            return self._reset()
+
+    def step(self, action: np.ndarray) -> TimeStep:
+        with parts.named(self.spec.name):
+            return self._step(action)
+
+    def _reset(self) -> TimeStep:
         for i, environment in enumerate(self.environments):
             self._write(i, environment.reset(), 0)
         return self.out
 
-    def step(self, action: np.ndarray) -> TimeStep:
+    def _step(self, action: np.ndarray) -> TimeStep:
         for i, environment in enumerate(self.environments):
             if self.out.step_type[i] == LAST:
                 self._write(i, environment.reset(), 0)
             else:
-                self._write(i, environment.step(parts.inward(self.spec, action[i])), action[i])
+                self._write(i, environment.step(self.inward(action[i])), action[i])
         return self.out
 
     def frame(self) -> np.ndarray:
@@ -120,21 +178,22 @@ class Serial:
         if physics is None:
             raise ValueError(f"{self.spec.name} cannot be drawn: it has no physics")
         try:
-            return np.asarray(physics.render(*PIXELS, camera_id=0), np.uint8)
+            return drawing.frame(self.spec.name, physics.render(*PIXELS, camera_id=0))
         except Exception as error:  # MuJoCo's own, which is known only where MuJoCo is, or a library's
             if not isinstance(error, RuntimeError | ImportError) and type(error).__name__ != "FatalError":
                 raise
             raise ValueError(f"{self.spec.name} cannot be drawn: {error} (MUJOCO_GL=egl needs no display)") from error
 
     def close(self) -> None:
-        parts.close_all(self.environments)
+        parts.close_all(self.spec.name, self.environments)
 
     def _write(self, i: int, timestep: dm_env.TimeStep, action: Any) -> None:
         out = self.out
-        host.write(out.observation, i, _plain(timestep.observation))
+        over = timestep.last() and timestep.discount == 0.0
+        self.doors[i].write(i, _plain(timestep.observation), over)
         out.action[i] = action
         begins = timestep.first()  # then reward and discount are None
-        out.reward[i] = 0.0 if begins else timestep.reward  # type: ignore[index]
+        out.reward[i] = 0.0 if begins else reward(timestep.reward)  # type: ignore[index]
         out.discount[i] = 1.0 if begins else timestep.discount  # type: ignore[index]
         out.step_type[i] = FIRST if begins else LAST if timestep.last() else MID  # type: ignore[index]
 
@@ -146,18 +205,51 @@ def _plain(observation: PyTree) -> PyTree:
     return observation
 
 
-def _observation(name: str, spec: Any) -> PyTree:
+_said = _plain  # the specs at the leaves, as a tree of the observation's structure
+
+
+def _spec(name: str, observation: Any, action: Any) -> Spec:
+    """
+    Raises:
+        Unsuitable: no agent of ours can take such specs.
+    """
+    inner = _action(name, action)
+    seen = parts.with_mask(name, _observation(name, observation), getattr(inner, "n", 0))
+    return Spec(name, seen, inner)
+
+
+def _observation(name: str, spec: Any, path: str = "observation") -> PyTree:
     if isinstance(spec, Mapping):
-        return {key: _observation(name, part) for key, part in spec.items()}
+        parts.same_kind(name, path, spec)
+        return {key: _observation(name, part, f"{path}/{key}") for key, part in spec.items()}
+    if isinstance(spec, specs.DiscreteArray):
+        return Shape((), np.int32, categories=int(spec.num_values))
+    if isinstance(spec, specs.BoundedArray) and spec.dtype == np.uint8:
+        low, high = (np.broadcast_to(x, spec.shape) for x in (spec.minimum, spec.maximum))
+        return Shape(spec.shape, np.uint8, parts.bounds(low, high))
     if isinstance(spec, specs.Array) and not isinstance(spec, specs.StringArray):
         return Shape(spec.shape, spec.dtype if spec.dtype in (np.uint8, np.bool_) else np.float32)
-    raise ValueError(f"{name} has observations {spec!r}; allowed: arrays of numbers, and mappings of those")
+    raise Unsuitable(
+        f"{name} has the {path} {spec!r}; allowed: arrays of numbers, and mappings of those; a wrapper can leave it "
+        "out or encode it"
+    )
 
 
 def _action(name: str, spec: Any) -> Discrete | Continuous:
     if isinstance(spec, specs.DiscreteArray):
         return Discrete(int(spec.num_values))
-    if isinstance(spec, specs.BoundedArray) and np.issubdtype(spec.dtype, np.floating):
+    if isinstance(spec, specs.BoundedArray) and np.issubdtype(spec.dtype, np.number):
+        parts.some_numbers(name, spec.shape)
         low, high = (np.broadcast_to(x, spec.shape).astype(np.float32) for x in (spec.minimum, spec.maximum))
         return Continuous(tuple(spec.shape), low, high)
-    raise ValueError(f"{name} has actions {spec!r}; allowed: DiscreteArray, and BoundedArray of floats")
+    raise Unsuitable(
+        f"{name} has actions {spec!r}, which are not supported; allowed: DiscreteArray, and BoundedArray of numbers"
+    )
+
+
+def _inward(spec: Any) -> Callable[[np.ndarray], Any]:
+    """From our actions to the spec's own."""
+    if isinstance(spec, specs.DiscreteArray):
+        return lambda action: spec.dtype.type(action)
+    low, high = (np.broadcast_to(x, spec.shape) for x in (spec.minimum, spec.maximum))
+    return parts.clipped(low, high, spec.dtype)

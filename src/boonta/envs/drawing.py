@@ -4,7 +4,7 @@ Points are (x, y) in the units of the scene, y upwards; colours are RGB from 0 t
 """
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -101,6 +101,21 @@ def channels(planes: np.ndarray, pixels: int = 320) -> np.ndarray:
     for channel in reversed(range(planes.shape[-1])):
         colours[planes[..., channel]] = PALETTE[channel % len(PALETTE)]
     return tiles(colours, pixels)
+
+
+def frame(name: str, drawn: Any) -> np.ndarray:
+    """What an environment of another library drew, as uint8 [H, W, 3]; transparency is left out.
+
+    Raises:
+        ValueError: it is no picture.
+    """
+    shape, dtype = np.shape(drawn), getattr(drawn, "dtype", None)
+    if dtype != np.uint8 or len(shape) not in (2, 3) or (len(shape) == 3 and shape[2] not in (1, 3, 4)):
+        got = f"{dtype}{list(shape)}" if dtype is not None else f"{type(drawn).__name__}"
+        raise ValueError(f"{name} cannot be drawn: render() must return uint8 [height, width, 3], got {got}")
+    picture = np.asarray(drawn)
+    picture = picture[..., None] if picture.ndim == 2 else picture
+    return np.repeat(picture, 3, axis=2) if picture.shape[2] == 1 else picture[..., :3]
 
 
 def _fill(canvas: Canvas, distance: np.ndarray, colour: Colour) -> Canvas:

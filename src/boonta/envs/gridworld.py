@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from boonta.core.environment import Environment, proceed, start
-from boonta.core.spec import Discrete, Spec
+from boonta.core.spec import Discrete, Shape, Spec
 from boonta.core.types import Action, Array, Key, TimeStep
 from boonta.envs import drawing
 from boonta.envs.errors import require, unknown
@@ -124,7 +124,7 @@ def make(
 
     shapes = {
         "vector": jax.ShapeDtypeStruct((cells + m,), bool),
-        "index": jax.ShapeDtypeStruct((), jnp.int32),
+        "index": Shape((), np.int32, categories=cells << m),
         "image": jax.ShapeDtypeStruct((rows, columns, 2 + len(kinds)), bool),
     }
     spec = Spec("boonta:gridworld", shapes[observation], Discrete(actions))

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from boonta.core.environment import Environment, proceed, start
-from boonta.core.spec import Continuous, Discrete, Spec
+from boonta.core.spec import Continuous, Discrete, Shape, Spec
 from boonta.core.trees import strong
 from boonta.core.types import Action, Key, PyTree, TimeStep
 from boonta.envs import drawing
@@ -72,6 +72,9 @@ def make(name: str, **settings: Any) -> Environment:
         return strong(state), proceed(observed(observation), action, reward, terminated, truncated)
 
     observation = jax.eval_shape(lambda key: reset(key)[1].observation, jax.random.key(0))
+    space = game.observation_space(params)
+    if isinstance(space, spaces.Discrete) and observation.shape == ():
+        observation = Shape((), observation.dtype, categories=int(space.n))
     return Environment(Spec(f"gymnax:{name}", observation, action_space), reset, step, _renderer(name, game, params))
 
 

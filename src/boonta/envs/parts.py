@@ -1,33 +1,127 @@
 """Parts of a batch of Python environments, which workers step: what all of them share."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from boonta.core import host, nests
-from boonta.core.spec import Continuous, Spec
-from boonta.core.types import TimeStep
+from boonta.core.spec import Shape
+from boonta.core.types import PyTree, TimeStep
+from boonta.envs.errors import Unfit, Unsuitable, closing
 
 Part = Callable[[Sequence[int], TimeStep], host.Batch]  # environments of these seeds, which write into these arrays
+
+CLOSING = 5.0  # seconds that closing waits for workers
 
 
 class Died(RuntimeError):
     """A worker raised, ended, or did not answer in time; the message says which."""
 
 
-def inward(spec: Spec, action: np.ndarray) -> Any:
-    """One environment's action as other libraries take it: inside its bounds, or an int."""
-    space = spec.action
-    return np.clip(action, space.low, space.high) if isinstance(space, Continuous) else int(action)
+def clipped(low: Any, high: Any, dtype: Any) -> Callable[[np.ndarray], np.ndarray]:
+    """From an action float32 to the same in a space's own dtype, inside its bounds; whole numbers are rounded to."""
+    low, high = np.asarray(low, dtype), np.asarray(high, dtype)
+    if np.issubdtype(dtype, np.integer):
+        return lambda action: np.clip(np.rint(action), low, high).astype(dtype)
+    return lambda action: np.asarray(np.clip(action.astype(dtype), low, high))
 
 
-def close_all(environments: list[Any]) -> None:
-    """Close and forget all of them, whatever one of them raises; then raise that.
+def bounds(low: Any, high: Any) -> tuple[Any, Any]:
+    """The bounds of a `Shape`."""
+    return entries(low), entries(high)
+
+
+def entries(values: Any) -> Any:
+    """One number where all are the same, else nested tuples."""
+    values = np.asarray(values)
+    return _tuples(values.tolist()) if values.size and (values != values.flat[0]).any() else values.flat[0].item()
+
+
+def _tuples(values: Any) -> Any:
+    return tuple(map(_tuples, values)) if isinstance(values, list) else values
+
+
+def same_kind(name: str, path: str, keys: Iterable[Any]) -> None:
+    """
+    Raises:
+        Unsuitable: keys of several types, which are in no order.
+    """
+    if len(kinds := {type(key).__name__ for key in keys}) > 1:
+        raise Unsuitable(f"{name} has the {path} with keys of several types ({', '.join(sorted(kinds))}); use strings")
+
+
+def some_numbers(name: str, shape: tuple[int, ...]) -> None:
+    """
+    Raises:
+        Unsuitable: an action has no numbers.
+    """
+    if 0 in shape:
+        raise Unsuitable(f"{name} has actions of shape {list(shape)}, in which there is no number; there must be one")
+
+
+MASKS = ("legal", "action_mask")  # what the mask of legal actions may be called
+
+
+def renamed(observation: Any) -> Any:
+    """An observation, or its spaces, whose `action_mask` is called `legal`."""
+    if not isinstance(observation, Mapping) or "action_mask" not in observation:
+        return observation
+    return {"legal" if key == "action_mask" else key: part for key, part in observation.items()}
+
+
+def legal_at(mask: np.ndarray, i: int, over: bool) -> None:
+    """Hold the mask of environment i of [E, A] to what masks are: all True at a true end, where nothing follows.
 
     Raises:
-        Exception: what the first that could not be closed raised.
+        Unfit: no action is legal elsewhere.
+    """
+    if over:
+        mask[i] = True
+    elif not mask[i].any():
+        raise Unfit("observation/legal, the mask of legal actions, must leave one at least, got none")
+
+
+def with_mask(name: str, observation: PyTree, actions: int) -> PyTree:
+    """The observation's spec with its mask of legal actions called `legal`, as bool, where there are discrete actions.
+
+    Raises:
+        Unsuitable: there are two masks, or it is not one of so many actions.
+    """
+    masks = [key for key in MASKS if isinstance(observation, dict) and key in observation]
+    if not masks:
+        return observation
+    if len(masks) == 2:
+        raise Unsuitable(f"{name} has both observation/legal and observation/action_mask; one is the mask")
+    (key,) = masks
+    mask = observation[key]
+    if not actions or getattr(mask, "shape", None) != (actions,):
+        got = f"of shape {list(mask.shape)}" if hasattr(mask, "shape") else f"{mask!r}"
+        wanted = f"[{actions}], one for each action" if actions else "discrete actions beside it"
+        raise Unsuitable(f"{name}: observation/{key} is the mask of legal actions and needs {wanted}, got it {got}")
+    return renamed(observation) | {"legal": Shape((actions,), np.bool_)}
+
+
+@contextmanager
+def named(name: str) -> Iterator[None]:
+    """What is unfit in here is said to be so of this environment."""
+    try:
+        yield
+    except Unfit as error:
+        raise Unfit(f"{name}: {error}") from None
+
+
+class Unclosed(RuntimeError):
+    """Environments whose `close` raised; the message says what."""
+
+
+def close_all(name: str, environments: list[Any]) -> None:
+    """Close and forget all of them, whatever one of them raises; then tell of the first that could not be closed.
+
+    Raises:
+        Unclosed: there was one.
     """
     failures = []
     while environments:
@@ -36,7 +130,7 @@ def close_all(environments: list[Any]) -> None:
         except Exception as error:
             failures.append(error)
     if failures:
-        raise failures[0]
+        raise Unclosed(closing(name, failures[0])) from failures[0]
 
 
 def slices(count: int, workers: int) -> list[slice]:

@@ -2,7 +2,9 @@
 
 import functools
 import sys
-from contextlib import suppress
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 
 def quieten() -> None:
@@ -11,6 +13,14 @@ def quieten() -> None:
         import mujoco
 
         mujoco.set_mju_user_warning(_tell)  # type: ignore[attr-defined]
+
+
+@contextmanager
+def undrawn() -> Iterator[None]:
+    """What is imported in here does not warn of a display that is missing: drawing will, where it is asked for."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 @functools.cache

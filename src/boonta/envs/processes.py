@@ -1,7 +1,10 @@
 """Parts of a batch, each in a process of its own that shares memory and may die."""
 
 import multiprocessing
+import os
+import shutil
 import signal
+import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -15,9 +18,12 @@ import numpy as np
 
 from boonta.core import host, nests, signals
 from boonta.core.host import Workers
+from boonta.core.settings import Refused
 from boonta.core.spec import Spec
 from boonta.core.types import PyTree, TimeStep
-from boonta.envs.parts import Died, Part, slices, view
+from boonta.envs.parts import CLOSING, Died, Part, Unclosed, slices, view
+
+SHARED = "/dev/shm"  # where Linux keeps shared memory that has a name
 
 
 class Processes:
@@ -38,9 +44,9 @@ class Processes:
         self.slices = slices(len(seeds), workers.count)
         shared = host.empty(spec, len(seeds))
         actions = np.zeros_like(shared.action)
-        size = sum(_padded(leaf) for leaf in nests.leaves((shared, actions)))
-        self.memory: shared_memory.SharedMemory | None = shared_memory.SharedMemory(create=True, size=size)
+        self.memory: shared_memory.SharedMemory | None = _reserved(spec, len(seeds))
         self._named = True
+        self._idle = False  # whether no worker owes an answer
         laid_out: tuple[TimeStep, np.ndarray] = _laid_out((shared, actions), self.memory)
         self.out, self.actions = laid_out
         context = multiprocessing.get_context("spawn")  # a fork of a process with JAX's threads may hang
@@ -60,7 +66,8 @@ class Processes:
             self.memory.unlink()  # all have it; without a name nothing is left of it, however this process ends
             self._named = False
         except BaseException:
-            self.close()
+            with suppress(Unclosed):  # what went wrong before says more
+                self.close()
             raise
 
     def reset(self) -> TimeStep:
@@ -74,6 +81,7 @@ class Processes:
         raise ValueError(f"{self.spec.name} cannot be drawn where processes step it; use serial workers")
 
     def close(self) -> None:
+        unclosed = self._closed()
         for process in self.processes:
             process.kill()
         for process in self.processes:
@@ -88,6 +96,22 @@ class Processes:
             with suppress(BufferError):  # somebody still looks at a time step; the memory goes with it
                 self.memory.close()
             self.memory = None
+        if unclosed:
+            raise Unclosed(unclosed)
+
+    def _closed(self) -> str:
+        """Let those that still answer close their environments; what the first that could not says of it."""
+        asked, told = [], ""
+        for pipe in self.pipes if self._idle else ():
+            with suppress(OSError):  # it died
+                pipe.send("close")
+                asked.append(pipe)
+        deadline = time.monotonic() + min(self.timeout, CLOSING)
+        for pipe in asked:
+            with suppress(EOFError, OSError):
+                if pipe.poll(max(deadline - time.monotonic(), 0.0)):
+                    told = told or pipe.recv()
+        return told
 
     def _ask(self, what: str) -> TimeStep:
         for pipe in self.pipes:
@@ -99,6 +123,7 @@ class Processes:
         return self.out
 
     def _answers(self) -> None:
+        self._idle = False
         waiting = dict(enumerate(self.pipes))
         deadline = time.monotonic() + self.timeout
         while waiting:
@@ -118,6 +143,7 @@ class Processes:
                 if answer:
                     raise Died(f"environment worker {i} raised:\n{answer}")
                 del waiting[i]
+        self._idle = True
 
 
 def _work(
@@ -135,17 +161,60 @@ def _work(
         out, actions = _laid_out((shared, np.zeros_like(shared.action)), memory)
         batch = part(view(out, one))
         pipe.send("")
-        while True:
-            if pipe.recv() == "reset":
+        while (asked := pipe.recv()) != "close":
+            if asked == "reset":
                 batch.reset()
             else:
                 batch.step(actions[one])
             pipe.send("")
+        told = ""
+        try:
+            batch.close()
+        except Unclosed as error:
+            told = str(error)
+        sys.stdout.flush()
+        pipe.send(told)
     except EOFError:
         pass  # the parent is gone
     except BaseException:
         with suppress(OSError):  # there may be no parent any more
             pipe.send(traceback.format_exc())
+
+
+def lacking(spec: Spec, count: int) -> str:
+    """What is to be said where there is no shared memory for so many environments; nothing where there is."""
+    size = _size(spec, count)
+    there = shutil.disk_usage(SHARED).free if os.path.isdir(SHARED) else size
+    if size <= there:
+        return ""
+    return (
+        f"{spec.name}: the time steps of {count} environments need {size:,} bytes of shared memory, and {SHARED} has "
+        f"{there:,}; make it larger (docker run --shm-size=1g), or take architecture.workers=threads"
+    )
+
+
+def _reserved(spec: Spec, count: int) -> shared_memory.SharedMemory:
+    """Shared memory all of which is there: what is missing would end the process when it is written (SIGBUS).
+
+    Raises:
+        Refused: there is too little.
+    """
+    size = _size(spec, count)
+    memory = shared_memory.SharedMemory(create=True, size=size)
+    try:
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(memory._fd, 0, size)  # type: ignore[attr-defined]
+    except OSError as error:
+        memory.unlink()
+        memory.close()
+        raise Refused(lacking(spec, count) or f"{spec.name}: {size:,} bytes of {SHARED} are not to be had") from error
+    return memory
+
+
+def _size(spec: Spec, count: int) -> int:
+    """Bytes of the time steps and actions of so many environments."""
+    shared = host.empty(spec, count)
+    return sum(_padded(leaf) for leaf in nests.leaves((shared, np.zeros_like(shared.action))))
 
 
 def _padded(x: np.ndarray) -> int:

@@ -2,15 +2,18 @@
 
 import importlib
 import inspect
+import multiprocessing
 import os
 import sys
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, get_type_hints
+from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
 
-from boonta.core.host import Host
-from boonta.core.settings import convert
-from boonta.envs.errors import unknown
+from boonta.core.host import Host, Workers
+from boonta.core.settings import Refused, convert
+from boonta.core.spec import Continuous
+from boonta.envs import trials
+from boonta.envs.errors import Unsuitable, failing, unknown
 
 if TYPE_CHECKING:
     from boonta.core.environment import Environment
@@ -43,15 +46,19 @@ _BRIDGES = {
 FAMILIES = ("boonta", *_BRIDGES)
 
 
-def make(name: str, model: bool = False, **settings: Any) -> "Environment | Host":
+OURS = ("model", "action_span")  # settings that every environment has, unless its own factory names them
+
+
+def make(name: str, /, **settings: Any) -> "Environment | Host":
     """The environment called `name`.
 
     Args:
         name: `boonta:catch`, `gymnax:CartPole-v1`, ..., or `package.module:factory`, where `factory(**settings)`
             returns an Environment, a Host, a gymnasium.Env or a dm_env.Environment. The current directory is on the
             path of that import.
-        model: let agents plan with the environment itself (`core.environment.modelled`).
-        **settings: what the environment's factory takes.
+        **settings: what the environment's factory takes, and two that all have: `model`, whether agents may plan with
+            the environment itself (`core.environment.modelled`); `action_span`, how far they reach where an action has
+            no bound (`Continuous.span`). A factory of the user's own that names one of these has it to itself.
 
     Returns:
         An Environment if it compiles, a Host if it steps on the host.
@@ -60,10 +67,16 @@ def make(name: str, model: bool = False, **settings: Any) -> "Environment | Host
         ValueError: the family, the name or a setting is unknown (the message says what is allowed and what is
             nearest), a value is refused by the factory, a factory's answer is none of these, or it was to be a model
             and does not compile.
+        Failing: an environment of the host failed when it was tried.
         ImportError: the bridge's package is not installed; the message is the `pip install` line.
     """
+    family, _, rest = name.partition(":")
+    own = () if family in FAMILIES or not rest else _parameters(_own_factory(family, rest))
+    common = {key: settings.pop(key) for key in OURS if key in settings and key not in own}
     made = _made(name, settings)
-    if not model:
+    if "action_span" in common:
+        made = _reaching(made, convert(common["action_span"], float, "env.action_span"))
+    if not convert(common.get("model", False), bool, "env.model"):
         return made
     if isinstance(made, Host):
         raise ValueError(
@@ -86,8 +99,52 @@ def _made(name: str, settings: dict[str, Any]) -> "Environment | Host":
         return _call(getattr(importlib.import_module(f"boonta.envs.{module}"), factory), name, settings)
     if family in _BRIDGES:
         return _call(importlib.import_module(_BRIDGES[family]).make, name, settings, rest)
+    return _own(name, _own_factory(family, rest), settings)
+
+
+COMPILED = ("boonta", "brax", "gymnax", "minatar", "pgx", "playground")  # families
+
+
+def compiles(name: str, settings: Mapping[str, Any], timeout: float) -> bool:
+    """Whether `make` would give an Environment, found out without JAX in this process; False where it would fail.
+
+    Args:
+        name: of the environment.
+        settings: likewise.
+        timeout: seconds that a factory of the user's own may take.
+    """
+    family, _, rest = name.partition(":")
+    if family in FAMILIES or not rest:
+        return family in COMPILED
     factory = _own_factory(family, rest)
-    return _taken(_call(factory, name, settings), name, partial(factory, **settings))
+    kinds = [("gymnasium", "Env"), ("dm_env", "Environment")]
+    if isinstance(factory, type) and any(_is_kind(factory, *kind) for kind in kinds):
+        return False
+    try:
+        with trials.stepped_by(Workers("processes", timeout=timeout)):
+            return trials.tried(partial(_compiles, name, dict(settings)))
+    except Exception:  # `make` will say what is wrong with it
+        return False
+
+
+def _compiles(name: str, settings: dict[str, Any]) -> bool:
+    settings = {key: value for key, value in settings.items() if key not in OURS}
+    made = _call(_own_factory(*name.split(":", 1)), name, settings)
+    return _is(made, "boonta.core.environment", "Environment")
+
+
+def _is_kind(factory: type, module: str, kind: str) -> bool:
+    return module in sys.modules and issubclass(factory, getattr(sys.modules[module], kind))
+
+
+def _reaching(made: "Environment | Host", span: float) -> "Environment | Host":
+    """With actions that reach so far where they have no bounds."""
+    action = made.spec.action
+    if not isinstance(action, Continuous) or action.bounded().all():
+        raise ValueError(f"env.action_span is for actions without bounds, and {made.spec.name} has none of those")
+    if not 0 < span < float("inf"):
+        raise ValueError(f"env.action_span must be above 0 and finite, got {span:g}")
+    return made._replace(spec=made.spec._replace(action=action._replace(span=span)))
 
 
 def names(family: str | None = None) -> tuple[str, ...]:
@@ -115,6 +172,11 @@ def _names_if_installed(family: str) -> tuple[str, ...]:
 
 def _call(factory: Callable[..., Any], name: str, settings: Mapping[str, Any], *given: Any) -> Any:
     """What the factory makes of what is `given` and of the settings, which are those that it names, of their types."""
+    return factory(*given, **_taken(factory, name, settings, *given))
+
+
+def _taken(factory: Callable[..., Any], name: str, settings: Mapping[str, Any], *given: Any) -> dict[str, Any]:
+    """The settings as the factory takes them."""
     parameters = [*inspect.signature(factory).parameters.values()][len(given) :]
     if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         allowed = [parameter.name for parameter in parameters if parameter.kind is not parameter.POSITIONAL_ONLY]
@@ -130,8 +192,11 @@ def _call(factory: Callable[..., Any], name: str, settings: Mapping[str, Any], *
     except (NameError, TypeError):  # names that only a type checker imports; a partial
         hints = {}
     plain = (bool, int, float, str)
-    taken = {k: convert(x, hints[k], f"env.{k}") if hints.get(k) in plain else x for k, x in settings.items()}
-    return factory(*given, **taken)
+    return {k: convert(x, hints[k], f"env.{k}") if hints.get(k) in plain else x for k, x in settings.items()}
+
+
+def _parameters(factory: Callable[..., Any]) -> Mapping[str, Any]:
+    return inspect.signature(factory).parameters
 
 
 def _own_factory(module_name: str, attribute: str) -> Callable[..., Any]:
@@ -151,18 +216,49 @@ def _own_factory(module_name: str, attribute: str) -> Callable[..., Any]:
     return factory
 
 
-def _taken(made: Any, name: str, factory: Callable[..., Any]) -> "Environment | Host":
-    if isinstance(made, Host) or _is(made, "boonta.core.environment", "Environment"):
+def _own(name: str, factory: Callable[..., Any], settings: Mapping[str, Any]) -> "Environment | Host":
+    """What a factory of the user's own makes. Others than ours are made, looked at and closed where a trial is made."""
+    bound = partial(factory, **_taken(factory, name, settings))
+    try:
+        made = trials.tried(partial(_looked_at, name, bound))
+    except (Unsuitable, Refused) as error:
+        raise ValueError(str(error)) from error
+    except ImportError:
+        raise
+    except Exception as error:  # whatever the environment raises
+        raise failing(name, settings, error) from error
+    if isinstance(made, Alien):
+        return importlib.import_module(_BRIDGES[made.bridge]).host_of(name, bound, made.found)
+    made = bound() if made is None else made
+    if isinstance(made, Host):
         return made
-    for bridge, module, kind in (("gym", "gymnasium", "Env"), ("dm", "dm_env", "Environment")):
-        if _is(made, module, kind):
-            made.close()
-            return importlib.import_module(_BRIDGES[bridge]).of(name, factory)
+    if _is(made, "boonta.core.environment", "Environment"):
+        if not isinstance(made.spec.observation, dict) or "action_mask" not in made.spec.observation:
+            return made
+        from boonta.envs.wrappers import named_mask
+
+        return named_mask(made)
     kind = f"{type(made).__module__}.{type(made).__qualname__}"
     raise ValueError(
         f"{name} returned a {kind}; allowed: a boonta.core.environment.Environment, a boonta.core.host.Host, a "
         "gymnasium.Env or a dm_env.Environment"
     )
+
+
+class Alien(NamedTuple):
+    """An environment of another library: its bridge, and what the trial found."""
+
+    bridge: str
+    found: trials.Tried
+
+
+def _looked_at(name: str, factory: Callable[[], Any]) -> Any:
+    """What the trial of a factory finds: Alien, or what it made; None for that in a process, as it stays there."""
+    made = factory()
+    for bridge, module, kind in (("gym", "gymnasium", "Env"), ("dm", "dm_env", "Environment")):
+        if _is(made, module, kind):
+            return Alien(bridge, importlib.import_module(_BRIDGES[bridge]).trial(name, made))
+    return made if multiprocessing.parent_process() is None else None
 
 
 def _is(made: Any, module: str, kind: str) -> bool:

@@ -15,9 +15,7 @@ from boonta.core import host
 from boonta.core.host import Workers
 from boonta.core.spec import Spec
 from boonta.core.types import TimeStep
-from boonta.envs.parts import Died, Part, slices, view
-
-CLOSING = 5.0  # seconds that closing waits for a thread
+from boonta.envs.parts import CLOSING, Died, Part, Unclosed, slices, view
 
 
 class Threads:
@@ -38,6 +36,7 @@ class Threads:
         self.out, self.timeout = host.empty(spec, len(seeds)), workers.timeout
         self.slices = slices(len(seeds), workers.count)
         self.parts: dict[int, host.Batch] = {}
+        self.unclosed: list[Exception] = []
         self.asked: list[queue.SimpleQueue[Callable[[], Any] | None]] = [queue.SimpleQueue() for _ in self.slices]
         self.answers: queue.SimpleQueue[tuple[int, str]] = queue.SimpleQueue()
         self.threads = [
@@ -53,7 +52,8 @@ class Threads:
         try:
             self._all(begin)
         except BaseException:
-            self.close()
+            with suppress(Unclosed):  # what went wrong before says more
+                self.close()
             raise
 
     def reset(self) -> TimeStep:
@@ -77,6 +77,8 @@ class Threads:
         deadline = time.monotonic() + min(self.timeout, CLOSING)
         for thread in self.threads:
             thread.join(max(deadline - time.monotonic(), 0.0))
+        if self.unclosed:
+            raise self.unclosed.pop()
 
     def _all(self, what: Callable[[int], Any]) -> None:
         for i, asked in enumerate(self.asked):
@@ -103,5 +105,7 @@ class Threads:
                 answer = traceback.format_exc()
             self.answers.put((i, answer))
         if i in self.parts:
-            with suppress(Exception):  # it may have failed before
+            try:
                 self.parts[i].close()
+            except Exception as error:
+                self.unclosed.append(error)

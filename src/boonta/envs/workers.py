@@ -1,32 +1,27 @@
 """Who steps a batch of Python environments: the caller, threads or processes, as asked or as measured."""
 
-import os
 import pickle
-import queue
-import threading
 import time
-from collections.abc import Callable
-from typing import Any, TypeVar
 
 import numpy as np
 
 from boonta.core import host
 from boonta.core.host import Workers
+from boonta.core.settings import Refused
 from boonta.core.spec import Spec
+from boonta.envs import processes
+from boonta.envs.errors import Failing
 from boonta.envs.parts import Died, Part
 from boonta.envs.processes import Processes
 from boonta.envs.threads import Threads
 
-T = TypeVar("T")
-
-TRIAL = 60.0  # seconds that the first environment of a run may take to be made
 PROBE_SECONDS = 0.2  # of stepping, in a measurement
 HANDING = 200e-6  # seconds that a step costs more where others make it: to a process or a thread, and back
 CHEAP = 1e-3  # seconds of a batch's step that are not worth dividing: the other cores have acting and learning to do
 
 
-def spread(spec: Spec, part: Part) -> host.Host:
-    """Environments that a part steps one after the other, spread over workers as asked."""
+def spread(spec: Spec, part: Part, remarks: tuple[str, ...] = ()) -> host.Host:
+    """Environments that a part steps one after the other, spread over workers as asked; `remarks` on them."""
 
     def make(indices: np.ndarray, seed: int, life: int, workers: Workers) -> host.Batch:
         seeds = [host.seed_of(seed, int(i), life) for i in indices]
@@ -38,12 +33,15 @@ def spread(spec: Spec, part: Part) -> host.Host:
         return part(seeds, host.empty(spec, len(seeds)))
 
     def choose(count: int, workers: Workers) -> tuple[Workers, str]:
-        workers = workers._replace(count=min(workers.count or os.cpu_count() or 1, count))
+        workers = workers._replace(count=min(workers.count or host.cores(), count))
         if workers.kind == "processes" and (why_not := _stays(part)):
             raise ValueError(
                 f"{spec.name} cannot travel to a process ({why_not}): its factory must be a function that can be "
                 "imported by its name; or take architecture.workers=threads or serial"
             )
+        lacks = processes.lacking(spec, count)
+        if workers.kind == "processes" and lacks:
+            raise Refused(lacks)
         if workers.kind != "auto":
             return workers, "as asked"
         alone, together = (_probe(spec, part, threads, workers.timeout) for threads in (1, 2))
@@ -52,36 +50,12 @@ def spread(spec: Spec, part: Part) -> host.Host:
         if workers.count == 1 or serial < CHEAP:
             return workers._replace(kind="serial"), told
         threads = serial / min(2 * alone / together, workers.count) + HANDING
-        processes = serial / workers.count + HANDING
-        kinds = {"serial": serial, "threads": threads} | ({} if _stays(part) else {"processes": processes})
+        kinds = {"serial": serial, "threads": threads}
+        if not lacks and not _stays(part):
+            kinds["processes"] = serial / workers.count + HANDING
         return workers._replace(kind=min(kinds, key=kinds.__getitem__)), told
 
-    return host.Host(spec, make, choose)
-
-
-def within(seconds: float, what: Callable[[], T]) -> T:
-    """What it returns, if it does so in time; it goes on in a thread of its own if not.
-
-    Raises:
-        TimeoutError: it did not.
-        BaseException: what it raised.
-    """
-    answer: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
-
-    def work() -> None:
-        try:
-            answer.put((what(), None))
-        except BaseException as error:
-            answer.put((None, error))
-
-    threading.Thread(target=work, name="an environment is tried", daemon=True).start()
-    try:
-        value, error = answer.get(timeout=seconds)
-    except queue.Empty:
-        raise TimeoutError(f"no answer within {seconds:g} s") from None
-    if error:
-        raise error
-    return value
+    return host.Host(spec, make, choose, remarks=remarks)
 
 
 def _stays(part: Part) -> str:
@@ -97,7 +71,7 @@ def _probe(spec: Spec, part: Part, threads: int, timeout: float) -> float:
     """Seconds of a step, each of `threads` threads stepping an environment of its own with random actions.
 
     Raises:
-        ValueError: the environment raised, or did not answer in time.
+        Failing: the environment raised, or did not answer in time.
     """
     generator = np.random.default_rng(0)
     seconds = []
@@ -117,5 +91,5 @@ def _probe(spec: Spec, part: Part, threads: int, timeout: float) -> float:
         finally:
             batch.close()
     except Died as error:
-        raise ValueError(f"{spec.name} failed when it was tried: {error}") from error
+        raise Failing(f"{spec.name} failed when it was tried: {error}") from error
     return max(seconds)

@@ -10,6 +10,7 @@ import numpy as np
 from boonta.core.environment import Environment
 from boonta.core.types import LAST, Action, Array, Key, PyTree, TimeStep
 from boonta.envs.errors import require
+from boonta.envs.parts import renamed, with_mask
 
 
 class Timed(NamedTuple):
@@ -106,6 +107,21 @@ def hide(environment: Environment, indices: Sequence[int]) -> Environment:
 
     wrapped = _map_timestep(environment, shown)
     return wrapped._replace(spec=wrapped.spec._replace(observation=jax.ShapeDtypeStruct(kept.shape, full.dtype)))
+
+
+def named_mask(environment: Environment) -> Environment:
+    """Calls the observation's `action_mask` `legal`, which agents keep to.
+
+    Raises:
+        ValueError: it is no mask over the actions, or there is a `legal` as well.
+    """
+    spec = environment.spec
+    observation = with_mask(spec.name, spec.observation, getattr(spec.action, "n", 0))
+
+    def shown(timestep: TimeStep) -> TimeStep:
+        return timestep._replace(observation=renamed(timestep.observation))
+
+    return _map_timestep(environment, shown)._replace(spec=spec._replace(observation=observation))
 
 
 def _map_reward(environment: Environment, function) -> Environment:

@@ -11,11 +11,14 @@ import numpy as np
 import tomli_w
 
 from boonta.core import settings
-from boonta.core.settings import nearest
+from boonta.core.host import Workers
+from boonta.core.settings import convert, nearest
+from boonta.envs import registry as environments
 from boonta.experiments import registry
 from boonta.experiments.tables import ARCHITECTURES, Run
 
-DEFAULTS = {"agent": "ppo", "env": "gymnax:CartPole-v1", "architecture": "anakin"}
+DEFAULTS = {"agent": "ppo", "env": "gymnax:CartPole-v1"}
+NAMED = (*DEFAULTS, "architecture")  # tables with a name
 TABLES = ("run", "agent", "env", "architecture")
 
 
@@ -35,7 +38,7 @@ class Config(NamedTuple):
         return {
             "run": _plain(self.run),
             "agent": {"name": self.agent} | _plain(self.agent_settings),
-            "env": {"name": self.env} | self.env_settings,
+            "env": {"name": self.env} | {k: "none" if x is None else x for k, x in self.env_settings.items()},
             "architecture": {"name": self.architecture} | _plain(self.architecture_settings),
         }
 
@@ -48,9 +51,37 @@ class Member(NamedTuple):
     name: str
 
 
-def architecture(asked: str | None, file: str | Path | None) -> str:
-    """The name of the architecture that `resolve` would take."""
-    return asked or _read(file)[0].get("architecture", {}).get("name") or DEFAULTS["architecture"]
+def architecture_for(
+    agent: str | None,
+    env: str | None,
+    asked: str | None = None,
+    file: str | Path | None = None,
+    assignments: Sequence[str] = (),
+) -> str:
+    """The name of the architecture that `resolve` takes, whose arguments these are.
+
+    It is the one asked for; else that of the file; else that of the recipes for this agent and environment, if all are
+    for one; else Anakin where the environment compiles, and Sebulba where it does not.
+
+    Raises:
+        ValueError, FileNotFoundError: as `resolve`.
+    """
+    tables, _ = _read(file)
+    if found := asked or tables.get("architecture", {}).get("name"):
+        return found
+    given = {"agent": agent, "env": env}
+    names = {table: given[table] or tables.get(table, {}).get("name") or DEFAULTS[table] for table in DEFAULTS}
+    if file is None and len(there := registry.architectures_of_recipes(names["agent"], names["env"])) == 1:
+        return there.pop()
+    settings, timeout = dict(tables.get("env", {})), Workers().timeout
+    settings.pop("name", None)
+    for text in assignments:
+        table, key, value = _assignment(text)
+        if table == "env":
+            settings[key] = _literal(value)
+        if (table, key) == ("architecture", "worker_timeout"):
+            timeout = convert(value, float, "architecture.worker_timeout")
+    return "anakin" if environments.compiles(names["env"], settings, timeout) else "sebulba"
 
 
 def resolve(
@@ -83,8 +114,9 @@ def resolve(
         told = tables.get(table, {}).get("name")
         if name and told and name != told and table != "architecture":
             raise ValueError(f"{table} is {name!r} on the command line, but {told!r} in {source}")
-    names = {table: asked[table] or tables.get(table, {}).get("name") or DEFAULTS[table] for table in asked}
-    registry.architecture(names["architecture"])
+    asked["architecture"] = registry.architecture(architecture_for(agent, env, architecture, file, assignments))
+    defaults = DEFAULTS | {"architecture": ""}
+    names = {table: asked[table] or tables.get(table, {}).get("name") or defaults[table] for table in asked}
     entry = registry.agent(names["agent"])
     if file is None and (found := registry.recipe_for(**{f"{k}_name": v for k, v in names.items()})):
         tables, source = registry.recipes()[found], found
@@ -205,17 +237,17 @@ def loaded(text: str, called: str) -> Config:
     """
     tables = _parse(text, called)
     if missing := [
-        table for table in TABLES if table not in tables or (table in DEFAULTS and "name" not in tables[table])
+        table for table in TABLES if table not in tables or (table in NAMED and "name" not in tables[table])
     ]:
         raise ValueError(f"{called} is damaged: {', '.join(missing)} is missing or has no name")
-    names = {table: tables[table].pop("name") for table in DEFAULTS}
+    names = {table: tables[table].pop("name") for table in NAMED}
     entry = registry.agent(names["agent"])
     return Config(
         run=settings.build(Run, tables["run"], "run"),
         agent=names["agent"],
         agent_settings=settings.build(entry.settings, tables["agent"], "agent"),
         env=names["env"],
-        env_settings=tables["env"],
+        env_settings={key: _literal(value) if value == "none" else value for key, value in tables["env"].items()},
         architecture=names["architecture"],
         architecture_settings=settings.build(
             ARCHITECTURES[names["architecture"]], tables["architecture"], "architecture"
@@ -329,9 +361,11 @@ def _assignment(text: str) -> tuple[str, str, str]:
 
 
 def _literal(value: Any) -> Any:
-    """A value of the command line as TOML would read it; a bare word is a string."""
+    """A value of the command line as TOML would read it; `none` is None, and another bare word a string."""
     if not isinstance(value, str):
         return value
+    if value == "none":
+        return None
     try:
         return tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:

@@ -68,6 +68,7 @@ class Driver:
         self.evaluated = 0  # the iterations that the last evaluation was about
         self.under_way: Examination | None = None
         self.final: evaluation.Scores | None = None  # of the end of the run
+        self._told = set(system.remarks)
         self.clipping = False  # whether it was said that values are clipped
         self.state = self._restored() if resume else system.start()
 
@@ -94,8 +95,9 @@ class Driver:
             self._log() as log,
             Progress(system.at(total), self.quiet or not self.lead) as bar,
         ):
+            system.progress = bar.note
             due = self.mark.done in (total, self.mark.done // evaluate_every * evaluate_every)
-            if due and self.evaluated < self.mark.done:  # the run was ended before it could
+            if due and run.eval_episodes and self.evaluated < self.mark.done:  # the run was ended before it could
                 self._examine(save=True)
                 self._settle(log, 0.0, received)
             while self.mark.done < total:
@@ -118,7 +120,7 @@ class Driver:
                 speed = (steps - system.at(self.mark.done - n)) * len(system.members) / elapsed
                 bar.update(steps, speed, float(np.nanmean(returns)) if not np.isnan(returns).all() else None)
                 save = ended or self.mark.done % save_every == 0
-                due = ended or self.mark.done % evaluate_every == 0
+                due = bool(run.eval_episodes) and (ended or self.mark.done % evaluate_every == 0)
                 self._settle(log, LIMIT if save or due else 0.0, received)
                 if agreement.agreed(received):
                     break
@@ -128,10 +130,15 @@ class Driver:
                 elif save:
                     self._save_all()
             self._settle(log, LIMIT, received)
-            if (stop := agreement.agreed(received)) and not self.final:
+            unfinished = self.mark.done < total or (run.eval_episodes and not self.final)
+            if (stop := agreement.agreed(received)) and unfinished:
                 self._end_early(log, stop)
             # There is none where it was resumed at its end.
-            scores = self.final or agreement.shared(system.evaluate(self.state, run.eval_episodes).result(LIMIT))
+            scores = self.final
+            if not run.eval_episodes:
+                scores = evaluation.nothing(len(system.members))
+            elif not scores:
+                scores = agreement.shared(system.evaluate(self.state, run.eval_episodes).result(LIMIT))
         self.checkpoints.close()
         return self._summary(scores, time.perf_counter() - began)
 
@@ -189,8 +196,11 @@ class Driver:
         log(self._evaluation_rows(scores, one.mark))
         if one.mark.done == self.system.iterations:
             self.final = scores
-        score = float(np.mean(scores.returns))
-        better, self.best = score > self.best, max(self.best, score)
+        if self.lead and (told := evaluation.cut_short(scores, self.config.run.eval_steps)):
+            print(f"boonta: WARNING: {told}", file=sys.stderr)
+        score = evaluation.mean(scores)
+        better = score > self.best  # NaN, where no episode ended, is not
+        self.best = score if better else self.best
         # A checkpoint later than what is in replay would be gone on from without it.
         if one.save or (better and not (self.config.run.save_replay and self.system.replaying)):
             facts = one.facts | {"best": self.best, "evaluated": self.evaluated}
@@ -246,7 +256,9 @@ class Driver:
 
     def _tell(self) -> None:
         for notice in self.system.notices():
-            print(f"boonta: WARNING: {notice}", file=sys.stderr)
+            if notice not in self._told:  # such as what cannot be closed, time and again
+                self._told.add(notice)
+                print(f"boonta: WARNING: {notice}", file=sys.stderr)
 
     def _check(self, metrics: dict[str, np.ndarray], n: int) -> None:
         bad = metrics["health"]
@@ -265,6 +277,7 @@ class Driver:
         )
         seen = name.startswith(("observation", "reward"))
         drop = ", `--on-nan drop` makes such environments of the host anew" if seen else ""
+        name = f"{self.system.spec.name}: {name}" if seen else name
         raise Failed(f"{name}{who} is not finite at step {step}; {last}; `--on-nan ignore` goes on regardless{drop}")
 
     def _warn_of_clipping(self, rows: list[dict[str, Any]]) -> None:
@@ -317,15 +330,15 @@ class Driver:
     def _evaluation_rows(self, scores: evaluation.Scores, mark: Mark) -> list[dict[str, Any]]:
         return [
             self._where(i, mark)
-            | {f"eval/{k.removeprefix('eval_')}": v for k, v in evaluation.statistics(scores.returns[i]).items()}
+            | {f"eval/{k.removeprefix('eval_')}": v for k, v in evaluation.statistics(_of(scores, i)).items()}
             | {"eval/length_mean": float(np.mean(scores.lengths[i]))}
             for i in range(len(self.system.members))
         ]
 
     def _summary(self, scores: evaluation.Scores, wall: float) -> dict[str, Any]:
         steps, members = self.system.at(self.mark.done), self.system.members
-        means = np.mean(scores.returns, axis=1)
-        summary = evaluation.statistics(scores.returns) | {
+        each = [evaluation.statistics(_of(scores, i)) for i in range(len(members))]
+        summary = evaluation.statistics(scores) | {
             "env_steps": steps * len(members),
             "seconds": round(self.mark.seconds, 3),
             "steps_per_second": round(steps * len(members) / max(self.mark.seconds, 1e-9), 1),
@@ -334,17 +347,19 @@ class Driver:
             "wall_seconds": round(wall, 3),
         }
         if len(members) > 1:
-            summary["eval_return_std_over_members"] = float(np.std(means))
-            summary["members"] = [
-                {"name": member.name, **evaluation.statistics(returns)}
-                for member, returns in zip(members, scores.returns, strict=True)
-            ]
+            means = [one["eval_return_mean"] for one in each]
+            summary["eval_return_std_over_members"] = None if None in means else float(np.std(means))
+            summary["members"] = [{"name": m.name, **one} for m, one in zip(members, each, strict=True)]
         return summary
 
     def _iterations(self, steps: int, share: int, multiple: int = 1) -> int:
         """Iterations between two events: of `steps` environment steps, or of a share of the run."""
         n = round(steps / self.system.steps) if steps else self.system.iterations // share
         return max(1, round(n / multiple)) * multiple
+
+
+def _of(scores: evaluation.Scores, member: int) -> evaluation.Scores:
+    return evaluation.Scores(*(x[member] for x in scores))
 
 
 def _summed_up(key: str, values: np.ndarray, learned: np.ndarray) -> float:

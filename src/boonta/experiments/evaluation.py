@@ -1,9 +1,10 @@
 """Greedy episodes, counted once each."""
 
+import time
 from collections.abc import Callable
 from contextlib import closing
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,19 +18,33 @@ from boonta.core.host import Host, Workers
 from boonta.core.types import LAST, Array, Key, Params, PyTree, TimeStep
 
 SEED = 0x5EED  # the same episodes every time: evaluations of a run differ by the agent alone
-MOST_STEPS = 100_000  # of an episode that never ends
+TELL = 10.0  # seconds between two words on how an evaluation gets on
 
 
 class Scores(NamedTuple):
-    """Returns and lengths of the first episode of each environment, float32 [episodes] and int32 [episodes]."""
+    """Of the first episode of each environment.
+
+    Attributes:
+        returns: float32 [episodes].
+        lengths: int32 [episodes].
+        whole: bool [episodes], whether it came to its end within the steps that it had.
+    """
 
     returns: Array
     lengths: Array
+    whole: Array
+
+
+def nothing(members: int) -> Scores:
+    """The scores of no episode."""
+    empty = np.zeros((members, 0), np.float32)
+    return Scores(empty, empty.astype(np.int32), empty.astype(bool))  # type: ignore[arg-type]
 
 
 def episodes(
-    agent: Agent, environment: Environment, params: Params, key: Key, first: Array | int, count: int, of: int = 0
-) -> Scores:
+    agent: Agent, environment: Environment, params: Params, key: Key, first: Array | int, count: int, most: int,
+    of: int = 0,
+) -> Scores:  # fmt: skip
     """Play one episode in each of `count` environments at once; compiled as one loop that ends with the last of them.
 
     Args:
@@ -39,6 +54,7 @@ def episodes(
         key: consumed.
         first: int32 scalar, the index of the first environment: it decides which episodes these are.
         count: environments.
+        most: steps of an episode; one that has more is cut short.
         of: environments over all devices, if these are a part of them.
     """
     begin = partial(acting.begin, agent, environment, params, count=of or count, key=key)
@@ -58,12 +74,12 @@ def episodes(
         return steps + 1, *jax.vmap(play)(*rest)
 
     def unfinished(carry: PyTree) -> Array:
-        return ~carry[-1].all() & (carry[0] < MOST_STEPS)
+        return ~carry[-1].all() & (carry[0] < most)
 
     zero = jnp.zeros(count, jnp.int32)
     start = (jnp.int32(0), actors, jnp.zeros(count, jnp.float32), zero, jnp.zeros(count, bool))
-    _, _, total, length, _ = jax.lax.while_loop(unfinished, body, start)
-    return Scores(total, length)
+    _, _, total, length, done = jax.lax.while_loop(unfinished, body, start)
+    return Scores(total, length, done)
 
 
 class Greedy:
@@ -100,7 +116,15 @@ class GivenUp(Exception):
     """An evaluation ended before its episodes did, because the run did."""
 
 
-def on_host(greedy: Greedy, params: Params, make: Callable[[], Guard], count: int, ended: Callable[[], bool]) -> Scores:
+def on_host(
+    greedy: Greedy,
+    params: Params,
+    make: Callable[[], Guard],
+    count: int,
+    most: int,
+    ended: Callable[[], bool],
+    tell: Callable[[str], None],
+) -> Scores:
     """Play one episode in each of `count` host environments at once.
 
     Args:
@@ -108,7 +132,9 @@ def on_host(greedy: Greedy, params: Params, make: Callable[[], Guard], count: in
         params: the agent's groups.
         make: the environments.
         count: so many.
+        most: steps of an episode; one that has more is cut short.
         ended: asked before every step; whether to give up.
+        tell: takes now and then how it gets on.
 
     Raises:
         Broken: the environments failed.
@@ -118,26 +144,49 @@ def on_host(greedy: Greedy, params: Params, make: Callable[[], Guard], count: in
     done = np.zeros(count, bool)
     with make() as batch:
         play = greedy.player(params, count)
-        timestep = batch.reset()
-        for _ in range(MOST_STEPS):
+        timestep, told = batch.reset(), time.monotonic()
+        for step in range(most):
             if ended():
                 raise GivenUp
+            if time.monotonic() > told + TELL:
+                told = time.monotonic()
+                tell(f"evaluation: {done.sum()} of {count} episodes have ended, at step {step:,} of at most {most:,}")
             timestep = batch.step(play(timestep))
             returns += np.where(done, 0.0, timestep.reward)
             lengths += ~done
             done |= np.asarray(timestep.step_type == LAST)
             if done.all():
                 break
-    return Scores(returns, lengths)  # type: ignore[arg-type]
+    return Scores(returns, lengths, done)  # type: ignore[arg-type]
 
 
-def statistics(returns: np.ndarray | Array) -> dict[str, float]:
-    """Mean and spread under the names of the command line."""
+def statistics(scores: Scores) -> dict[str, Any]:
+    """Mean and spread of whole episodes under the names of the command line; None where there is none."""
+    whole = np.asarray(scores.whole, bool)
+    returns = np.asarray(scores.returns)[whole]
     return {
-        "eval_return_mean": float(np.mean(returns)),
-        "eval_return_std": float(np.std(returns)),
-        "eval_episodes": int(np.size(returns)),
+        "eval_return_mean": float(np.mean(returns)) if returns.size else None,
+        "eval_return_std": float(np.std(returns)) if returns.size else None,
+        "eval_episodes": int(returns.size),
+        "eval_cut_short": int(np.sum(~whole)),
     }
+
+
+def mean(scores: Scores) -> float:
+    """The mean return of whole episodes; NaN where there is none."""
+    found = statistics(scores)["eval_return_mean"]
+    return float("nan") if found is None else found
+
+
+def cut_short(scores: Scores, most: int) -> str:
+    """What is to be said of episodes that did not come to their end; nothing where all did."""
+    count = int(np.sum(~np.asarray(scores.whole, bool)))
+    if not count:
+        return ""
+    return (
+        f"{count} of {np.size(scores.whole)} episodes of the evaluation were cut short after {most:,} steps "
+        "(run.eval_steps), and are left out of the returns"
+    )
 
 
 class Film(NamedTuple):

@@ -7,6 +7,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+from boonta.core import host
+
 PACKAGES = ("boonta", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "gymnax", "gymnasium", "mctx", "numpy")
 EXTRAS = {
     "atari": ("ale-py",),
@@ -20,11 +22,6 @@ EXTRAS = {
     "redis": ("redis",),
     "cuda": ("jax-cuda12-plugin",),
 }
-
-
-def cores() -> int:
-    """CPU cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def versions(packages: tuple[str, ...] = PACKAGES) -> dict[str, str | None]:
@@ -46,7 +43,7 @@ def machine() -> dict[str, Any]:
         lines = [line for line in info.read_text().splitlines() if line.startswith("model name")]
         processor = lines[0].partition(":")[2].strip() if lines else processor
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else None
-    return {"system": platform.platform(), "processor": processor, "cores": cores(), "memory": memory}
+    return {"system": platform.platform(), "processor": processor, "cores": host.cores(), "memory": memory}
 
 
 def commit() -> str | None:

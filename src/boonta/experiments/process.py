@@ -51,7 +51,7 @@ def start(devices: int, hosts: Hosts | None = None) -> None:
         devices: of all hosts, 0 for as many as there are.
         hosts: None for one host.
     """
-    from boonta.experiments.machine import cores
+    from boonta.core.host import cores
 
     hosts = hosts or Hosts()
     flag = "--xla_force_host_platform_device_count"

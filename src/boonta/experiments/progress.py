@@ -78,6 +78,13 @@ class Progress:
                 f"{short(env_steps)} / {short(self._total)} steps · " + " · ".join(parts), file=sys.stderr, flush=True
             )
 
+    def note(self, text: str) -> None:
+        """Show what goes on beside the run, in a line of its own."""
+        if self._bar:
+            self._bar.console.print(f"[dim]{text}[/]")
+        elif not self._quiet:
+            print(text, file=sys.stderr, flush=True)
+
 
 def short(number: float) -> str:
     """A number in three digits: 12,345,678 as 12.3M."""

@@ -100,3 +100,13 @@ def recipe_for(agent_name: str, env_name: str, architecture_name: str) -> str | 
         if tuple(recipe.get(table, {}).get("name") for table in ("agent", "env", "architecture")) == wanted:
             return name
     return None
+
+
+def architectures_of_recipes(agent_name: str, env_name: str) -> set[str]:
+    """The architectures for which there is a recipe for this agent and environment."""
+    wanted = (agent_name, env_name)
+    return {
+        recipe["architecture"]["name"]
+        for recipe in recipes().values()
+        if tuple(recipe.get(table, {}).get("name") for table in ("agent", "env")) == wanted
+    }

@@ -13,7 +13,7 @@ from boonta.experiments import config as configuration
 from boonta.experiments import evaluation, files, systems
 from boonta.experiments.checkpoint import Checkpoints
 from boonta.experiments.config import Config
-from boonta.experiments.systems import System
+from boonta.experiments.systems import System, protocol
 
 FPS = 30
 SHORT, SLOW = 60, 8  # films of fewer frames are shown at so many a second
@@ -53,7 +53,10 @@ def open_run(folder: Path, which: int | str = "latest", member: int = 0) -> Run:
         ValueError: no such member, or no readable checkpoint.
     """
     config = load_config(folder)
+    if which == "best" and not config.run.eval_episodes:
+        raise ValueError("--checkpoint best: the run was never evaluated (run.eval_episodes=0); take latest or a step")
     system = systems.build(configuration.alone(config))
+    protocol.check_reading(folder, config, system.spec)
     if not 0 <= member < len(system.members):
         raise ValueError(f"--member must be 0 to {len(system.members) - 1}, got {member}")
     checkpoints = Checkpoints(folder, config.run.keep)
@@ -70,7 +73,9 @@ def evaluate(run: Run, episodes: int) -> dict[str, Any]:
         raise ValueError(f"--episodes must be at least 1, got {episodes}")
 
     scores = run.system.play(run.params, episodes)
-    return evaluation.statistics(scores.returns) | {
+    if told := evaluation.cut_short(scores, run.config.run.eval_steps):
+        print(f"boonta: WARNING: {told}", file=sys.stderr)
+    return evaluation.statistics(scores) | {
         "eval_length_mean": float(np.mean(scores.lengths)),
         "env_steps": run.facts["env_steps"],
         "out": str(run.folder),

@@ -21,7 +21,10 @@ class Run:
         "checkpoint",
         low=0,
     )
-    eval_episodes: int = setting(100, "greedy episodes in an evaluation", low=1)
+    eval_episodes: int = setting(100, "greedy episodes in an evaluation; 0 for no evaluation", low=0)
+    eval_steps: int = setting(
+        27_000, "most steps of an episode of an evaluation; those cut short are left out of the returns", low=1
+    )
     checkpoint_every: int = setting(0, "environment steps between checkpoints; 0 for a tenth of the run", low=0)
     keep: int = setting(3, "latest checkpoints kept; the best one is kept besides", low=1)
     save_replay: bool = setting(True, "keep, with the latest checkpoint, what learners have to learn from")

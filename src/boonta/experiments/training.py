@@ -22,7 +22,7 @@ from boonta.experiments.claim import NAME as LOCK
 from boonta.experiments.claim import claimed
 from boonta.experiments.config import Config
 from boonta.experiments.driver import Driver
-from boonta.experiments.systems import Failed
+from boonta.experiments.systems import Failed, protocol
 
 
 class Result(NamedTuple):
@@ -56,8 +56,9 @@ def _train(config: Config, folder: Path, system: systems.System, resume: bool, q
         "command": _command(),
         "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
-    record: dict[str, Any] = now | {"seed": config.run.seed}
+    record: dict[str, Any] = now | {"seed": config.run.seed, "reading": protocol.READING}
     if resume:  # what stands in the folder is touched only once it is clear that the run can go on
+        protocol.check_reading(folder, config, system.spec)
         record = files.read_json(folder / "run.json")
         record["resumed"] = [*record.get("resumed", []), now]
     try:
@@ -80,6 +81,8 @@ def _train(config: Config, folder: Path, system: systems.System, resume: bool, q
         if not quiet:
             recipe = f", recipe {config.run.recipe}" if config.run.recipe else ""
             print(f"boonta: {config.agent} on {config.env}, {config.architecture}{recipe} -> {folder}", file=sys.stderr)
+            for remark in system.remarks:
+                print(f"boonta: {remark}", file=sys.stderr)
             if "split" in now["devices"]:
                 print(f"boonta: {now['devices']['split']}", file=sys.stderr)
             if (least := system.at(1)) > config.run.steps:

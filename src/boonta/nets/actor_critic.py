@@ -11,7 +11,8 @@ import numpy as np
 from boonta.core.spec import Discrete, Spec
 from boonta.core.types import Array, Key, Memory, PyTree, TimeStep
 from boonta.nets.dense import Dense
-from boonta.nets.torso import Options, legal, torso
+from boonta.nets.inputs import Inputs, legal
+from boonta.nets.torso import Options, torso
 from boonta.ops.distributions import Categorical, Gaussian, TanhGaussian
 
 
@@ -36,6 +37,7 @@ class ActorCritic(NamedTuple):
         action: (policy, sample) -> the environment's action.
         unroll: (params, memory [N], timesteps [N, L]) -> (policy [N, L], value [N, L]).
         recurrent: whether it has memory.
+        reads: what it reads of observations, which may be `Normalized`.
     """
 
     init: Callable[[Key], PyTree]
@@ -44,6 +46,7 @@ class ActorCritic(NamedTuple):
     action: Callable[[Any, Array], Array]
     unroll: Callable[[PyTree, Memory, TimeStep], tuple[Any, Array]]
     recurrent: bool
+    reads: Inputs
 
 
 def actor_critic(spec: Spec, options: Options = PLAIN, heads: Heads = APART) -> ActorCritic:
@@ -94,4 +97,4 @@ def actor_critic(spec: Spec, options: Options = PLAIN, heads: Heads = APART) -> 
         unit = policy.action(sample)
         return unit if isinstance(spec.action, Discrete) else spec.action.scale(unit)
 
-    return ActorCritic(init, trunk.memory, step, action, unroll, trunk.recurrent)
+    return ActorCritic(init, trunk.memory, step, action, unroll, trunk.recurrent, trunk.reads)

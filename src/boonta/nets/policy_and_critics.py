@@ -11,8 +11,8 @@ import numpy as np
 from boonta.core.spec import Continuous, Spec
 from boonta.core.types import Array, Key, PyTree
 from boonta.nets.dense import Dense
+from boonta.nets.inputs import Inputs, inputs
 from boonta.nets.mlp import MLP
-from boonta.nets.torso import features
 from boonta.ops.product import kept
 
 
@@ -24,12 +24,14 @@ class PolicyAndCritics(NamedTuple):
         policy: (params, observations [B, ...]) -> float32 [B, outputs], not squashed.
         critics_init: key -> params, of all critics.
         critics: (params, observations [B, ...], actions [B, d] in units of half the box) -> float32 [C, B, O].
+        reads: what they read of observations, which may be `Normalized`.
     """
 
     policy_init: Callable[[Key], PyTree]
     policy: Callable[[PyTree, PyTree], Array]
     critics_init: Callable[[Key], PyTree]
     critics: Callable[[PyTree, PyTree, Array], Array]
+    reads: Inputs
 
 
 class Shape(NamedTuple):
@@ -57,11 +59,12 @@ def policy_and_critics(spec: Spec, shape: Shape, policy_outputs: int, critics: i
         raise ValueError(f"{spec.name} has discrete actions, and this agent needs continuous ones; use dqn or ppo")
     if not shape.hidden:
         raise ValueError("agent.hidden must name at least one width, got none")
-    seen = jax.eval_shape(features, spec.observation)
-    if any(len(leaf.shape) > 1 for leaf in jax.tree.leaves(seen)):
-        shapes = [leaf.shape for leaf in jax.tree.leaves(seen)]
+    reads = inputs(spec)
+    if any(len(leaf.shape) > 1 for leaf in reads.leaves):
+        shapes = [leaf.stored for leaf in reads.leaves]
         raise ValueError(f"{spec.name} is seen as images, and this agent needs vectors, got shapes {shapes}; use ppo")
-    width = sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(seen))
+    reads.only_vectors("this agent", spec)
+    width = sum(int(np.prod(leaf.shape)) for leaf in reads.leaves)
     d = int(np.prod(spec.action.shape))
     policy = _Tower(shape.hidden, shape.activation, False, policy_outputs, 0.01)
     critic = _Tower(shape.hidden, shape.activation, shape.layer_norm, outputs, 1.0)
@@ -70,24 +73,23 @@ def policy_and_critics(spec: Spec, shape: Shape, policy_outputs: int, critics: i
         keys = jax.random.split(key, critics)
         return {f"critic_{i}": critic.init(keys[i], jnp.zeros((1, width + d), jnp.float32)) for i in range(critics)}
 
+    def flat(observation: PyTree) -> Array:
+        rows = jax.tree.leaves(reads.raw(observation))[0].shape[:1]
+        return reads.vector(observation, rows)
+
     def judge(params: PyTree, observation: PyTree, action: Array) -> Array:
         # Without the barrier XLA takes the actions' derivative from the product as sums of rows, which are slow.
-        x = kept(jnp.concatenate([_flat(observation), action], axis=-1))
+        x = kept(jnp.concatenate([flat(observation), action], axis=-1))
         # One product after the other: a batched one is slower on a CPU.
         return jnp.stack([critic.apply(params[f"critic_{i}"], x) for i in range(critics)])  # type: ignore[arg-type]
 
     return PolicyAndCritics(
         lambda key: policy.init(key, jnp.zeros((1, width), jnp.float32)),
-        lambda params, observation: policy.apply(params, _flat(observation)),  # type: ignore[arg-type]
+        lambda params, observation: policy.apply(params, flat(observation)),  # type: ignore[arg-type]
         critics_init,
         judge,
+        reads,
     )
-
-
-def _flat(observation: PyTree) -> Array:
-    """float32 [B, width]."""
-    leaves = jax.tree.leaves(features(observation))
-    return jnp.concatenate([x.reshape(x.shape[0], -1) for x in leaves], axis=-1)
 
 
 class _Tower(nn.Module):

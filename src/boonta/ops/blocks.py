@@ -18,13 +18,13 @@ def fitting(tree: PyTree) -> int:
     return max(1, min(ROWS, ELEMENTS // max(elements, 1)))
 
 
-def mapped(function: Callable[[Array], Array], x: Array, block: int = 0) -> Array:
-    """`function` over x [N, ...] in blocks of that many rows, by default as many as are `fitting`. See `_size`."""
-    n = x.shape[0]
-    size = _size(n, block or fitting(x))
+def mapped(function: Callable[[PyTree], Array], tree: PyTree, block: int = 0) -> Array:
+    """`function` over a tree of [N, ...] in blocks of that many rows, by default as many as are `fitting`: `_size`."""
+    n = batch_size(tree)
+    size = _size(n, block or fitting(tree))
     if size == n:
-        return function(x)
-    out = jax.lax.map(function, x.reshape(n // size, size, *x.shape[1:]))
+        return function(tree)
+    out = jax.lax.map(function, jax.tree.map(lambda x: x.reshape(n // size, size, *x.shape[1:]), tree))
     return out.reshape(n, *out.shape[2:])
 
 

@@ -53,6 +53,8 @@ class _Member:
                 _fail(refs, error)
             except Exception as error:
                 _fail(refs, Raised(traceback.format_exc(), error))
+        if close := getattr(made, "close", None):  # in the thread that made it, as environments may ask for
+            close()
 
 
 class Inline:

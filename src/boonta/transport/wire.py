@@ -26,6 +26,7 @@ class Leaf(NamedTuple):
     dtype: np.dtype
     shape: tuple[int, ...]
     nbytes: int
+    categories: Any = None
 
 
 class Schema:
@@ -83,6 +84,8 @@ class Schema:
             offset += count * leaf.nbytes
             if leaf.dtype.kind in "fb":
                 _check(seen[-1], leaf.name)
+            if leaf.categories is not None and not _all((seen[-1] >= 0) & (seen[-1] < leaf.categories)):
+                raise Malformed(f"{leaf.name} must be from 0 to below {leaf.categories}, its categories")
         numbers = np.ndarray((2, count), _NUMBER, data, offset)
         reward, discount = numbers
         if not _all(abs(numbers) <= _LIMITS):
@@ -115,12 +118,14 @@ def _leaves(tree: PyTree) -> list[Leaf]:
     found = []
     for name, x in nests.named(tree):
         dtype, shape = np.dtype(x.dtype).newbyteorder("<"), tuple(x.shape)
-        found.append(Leaf(name, dtype, shape, int(np.prod(shape, dtype=int)) * dtype.itemsize))
+        nbytes = int(np.prod(shape, dtype=int)) * dtype.itemsize
+        found.append(Leaf(name, dtype, shape, nbytes, getattr(x, "categories", None)))
     return found
 
 
 def _line(leaf: Leaf) -> str:
-    return f"{leaf.name} {leaf.dtype.kind}{leaf.dtype.itemsize}[{','.join(map(str, leaf.shape))}]"
+    categories = "" if leaf.categories is None else f" < {leaf.categories}"
+    return f"{leaf.name} {leaf.dtype.kind}{leaf.dtype.itemsize}[{','.join(map(str, leaf.shape))}]{categories}"
 
 
 def _acted(

@@ -23,7 +23,7 @@ from boonta.experiments.config import Config
 from boonta.experiments.devices import describe, take
 from boonta.experiments.evaluation import Film, Scores
 from boonta.experiments.replays import Arrays, put_back, taken
-from boonta.experiments.systems.protocol import done, fitting, replaying
+from boonta.experiments.systems.protocol import done, fitting, replaying, said_of, unheard
 
 ENVS_PER_DEVICE = 16  # fewer, and two CPU devices are slower than one
 
@@ -59,6 +59,8 @@ class Anakin:
         self.updates = unit.updates_per_iteration
         self.program = anakin.program(self.unit, devices.mesh(chosen, across))
         self.compile_seconds = 0.0
+        self.progress: Callable[[str], None] = unheard
+        self.most, self.remarks = config.run.eval_steps, said_of(config, self.spec)
         self.replaying = replaying(self.agent)
         self._compiled: dict[int, Callable] = {}
         self._evaluators: dict[int, Callable[[PyTree], Scores]] = {}
@@ -118,7 +120,9 @@ class Anakin:
         def one(params: PyTree) -> Scores:
             first = devices.rank() * (count // split) if split > 1 else 0
             key = random.key(evaluation.SEED)
-            return evaluation.episodes(self.agent, self.environment, params, key, first, count // split, of=count)
+            return evaluation.episodes(
+                self.agent, self.environment, params, key, first, count // split, self.most, of=count
+            )
 
         out = specs.actors if split > 1 else specs.updates
         mapped = jax.shard_map(
@@ -130,7 +134,7 @@ class Anakin:
     def play(self, params: Params, episodes: int) -> Scores:
         def play(params: Params) -> Scores:
             key = random.key(evaluation.SEED)
-            return evaluation.episodes(self.agent, self.environment, params, key, 0, episodes)
+            return evaluation.episodes(self.agent, self.environment, params, key, 0, episodes, self.most)
 
         return Scores(*fetch(tuple(jax.jit(play)(params))))
 

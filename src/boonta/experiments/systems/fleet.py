@@ -23,13 +23,12 @@ from boonta.core.agent import Agent
 from boonta.core.crew import Crew, Gone, Resources
 from boonta.core.environment import check
 from boonta.core.faults import Budget
-from boonta.core.host import Workers
+from boonta.core.host import Workers, cores
 from boonta.experiments import config as configuration
 from boonta.experiments import process
 from boonta.experiments.config import Config
 from boonta.experiments.devices import describe
 from boonta.experiments.evaluation import Scores
-from boonta.experiments.machine import cores
 from boonta.experiments.replays import Arrays
 from boonta.experiments.systems.hosted import RESUMED, Hosted, rows
 from boonta.experiments.systems.protocol import Failed, Idle, fitting

@@ -26,12 +26,13 @@ from boonta.core.settings import Refused
 from boonta.core.trace import Trace
 from boonta.core.types import Params, PyTree
 from boonta.envs.served import serve
+from boonta.envs.trials import stepped_by
 from boonta.experiments import agreement, evaluation, files, registry
 from boonta.experiments import config as configuration
 from boonta.experiments.config import Config
 from boonta.experiments.evaluation import Film, Scores
 from boonta.experiments.replays import Arrays, put_back, taken
-from boonta.experiments.systems.protocol import beside, done, replaying
+from boonta.experiments.systems.protocol import beside, done, replaying, said_of, unheard
 
 CLOSING = 10.0  # seconds that closing waits for an evaluation
 BETWEEN = 1.0  # seconds between the moments in which hosts ask one another whether to stop
@@ -56,10 +57,13 @@ class Hosted:
 
     def __init__(self, config: Config) -> None:
         self.config = config
-        made = envs.make(config.env, **config.env_settings)
+        where = config.architecture_settings
+        with stepped_by(Workers(where.workers, where.worker_count, where.worker_timeout)):
+            made = envs.make(config.env, **config.env_settings)
         self.environment = made if isinstance(made, Environment) else None
         self.host = serve(made) if isinstance(made, Environment) else made
         self.spec = self.host.spec
+        self.remarks = [*self.host.remarks, *said_of(config, self.spec)]
         self.members = configuration.members(config)
         if len(self.members) > 1:
             raise ValueError(
@@ -71,6 +75,7 @@ class Hosted:
         self.batches = [one.experience.batch for one in self.agent.learners.values()]
         self.greedy = evaluation.Greedy(self.agent)
         self.compile_seconds = 0.0
+        self.progress: Callable[[str], None] = unheard
         self.replaying = replaying(self.agent)
         self._evaluation: Future[Scores] | None = None
         self._closing = False
@@ -101,12 +106,13 @@ class Hosted:
 
     def evaluate(self, state: learner.State, episodes: int) -> "Future[Scores]":
         if jax.process_index():  # the first host plays for all
-            return done(Scores(np.zeros((1, episodes), np.float32), np.zeros((1, episodes), np.int32)))  # type: ignore[arg-type]
+            zeros = np.zeros((1, episodes), np.float32)
+            return done(Scores(zeros, zeros.astype(np.int32), zeros.astype(bool)))  # type: ignore[arg-type]
         params = jax.device_put(jax.tree.map(lambda x: x.addressable_data(0), state.params), self.player)
 
         def play() -> Scores:
             scores = self.play(params, episodes)
-            return Scores(scores.returns[None], scores.lengths[None])
+            return Scores(*(x[None] for x in scores))
 
         self._evaluation = done(play()) if self.synchronous else beside(play, "evaluator")
         return self._evaluation
@@ -118,7 +124,10 @@ class Hosted:
             guarded = partial(Guard, make, self.drop, budget.tell)
             try:
                 with jax.default_device(self.player):
-                    return evaluation.on_host(self.greedy, params, guarded, episodes, lambda: self._closing)
+                    return evaluation.on_host(
+                        self.greedy, params, guarded, episodes, self.config.run.eval_steps,
+                        lambda: self._closing, lambda text: self.progress(text),
+                    )  # fmt: skip
             except Broken as error:
                 budget.spend("an evaluation", error)
         raise AssertionError("not reached")

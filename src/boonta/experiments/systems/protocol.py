@@ -4,15 +4,22 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
 from boonta.core.agent import Agent
-from boonta.core.spec import Spec
+from boonta.core.settings import Refused
+from boonta.core.spec import Continuous, Spec
 from boonta.core.types import Params, PyTree
-from boonta.experiments.config import Member
+from boonta.experiments import files
+from boonta.experiments.config import Config, Member
 from boonta.experiments.evaluation import Film, Scores
+from boonta.experiments.registry import AGENTS
+from boonta.nets.inputs import Inputs, inputs
+
+READING = 1  # of run.json: how observations are read; raised when that changes
 
 
 class System(Protocol):
@@ -27,6 +34,8 @@ class System(Protocol):
         updates: updates of one iteration, of one member, once there is enough to learn from.
         compile_seconds: spent on compiling so far.
         replaying: whether there is replay that outlasts an iteration.
+        remarks: what a user should know of the environment before it runs.
+        progress: takes how an evaluation gets on; whoever wants to know sets it.
     """
 
     spec: Spec
@@ -37,6 +46,8 @@ class System(Protocol):
     updates: int
     compile_seconds: float
     replaying: bool
+    remarks: list[str]
+    progress: Callable[[str], None]
 
     def at(self, iterations: int) -> int:
         """Environment steps behind so many iterations, of one member."""
@@ -150,6 +161,46 @@ class Failed(Exception):
 
 class Idle(Exception):
     """It was asked to stop while there was nothing to learn from, and has made no iteration."""
+
+
+def unheard(text: str) -> None:
+    """Where nobody wants to know of progress."""
+
+
+def said_of(config: Config, spec: Spec) -> list[str]:
+    """What a user should know of how an agent of ours reads an environment, and of how far it reaches in it."""
+    told = []
+    if config.agent in AGENTS:
+        told = [f"{spec.name}: {remark}" for remark in reading(config, spec).remarks()]
+    action = spec.action
+    if isinstance(action, Continuous) and not action.bounded().all():
+        low, high = action.reach()
+        free = ~action.bounded()
+        told.append(
+            f"{spec.name}: {free.sum()} of {free.size} numbers of an action have no bounds; agents reach from "
+            f"{low[free].min():g} to {high[free].max():g}, and env.action_span={10 * action.span:g} widens it"
+        )
+    return told
+
+
+def reading(config: Config, spec: Spec) -> Inputs:
+    """How an agent of ours reads an environment's observations."""
+    return inputs(spec, flat=getattr(config.agent_settings, "body", "auto") == "mlp")
+
+
+def check_reading(folder: Path, config: Config, spec: Spec) -> None:
+    """Refuse a run folder whose networks were trained on observations that are read otherwise by now.
+
+    Raises:
+        Refused: it is such a one.
+    """
+    record = files.read_json(folder / "run.json")
+    if config.agent in AGENTS and record.get("reading", 0) < READING and not reading(config, spec).plain():
+        raise Refused(
+            f"{folder} was trained by a version of Boonta that read the observations of {config.env} otherwise "
+            "(categories as numbers, uint8 over 255, other axes, all in one vector); go on with that version, which "
+            "run.json names, or start a new run"
+        )
 
 
 def replaying(agent: Agent) -> bool:

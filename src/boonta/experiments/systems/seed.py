@@ -23,14 +23,13 @@ from boonta.architectures.seed_threads import Session, Taken, Threads
 from boonta.core import settings, signals
 from boonta.core.environment import check
 from boonta.core.faults import Broken, Budget
-from boonta.core.host import Workers
+from boonta.core.host import Workers, cores
 from boonta.core.settings import multiple_of
 from boonta.core.trace import Trace
 from boonta.core.types import TimeStep
 from boonta.experiments import config as configuration
 from boonta.experiments.config import Config
 from boonta.experiments.devices import describe
-from boonta.experiments.machine import cores
 from boonta.experiments.replays import Arrays
 from boonta.experiments.systems import placement
 from boonta.experiments.systems.hosted import RESUMED, Hosted, rows, timeline
