@@ -15,10 +15,11 @@ import pytest
 
 from boonta import envs
 from boonta.core import host, signals
+from boonta.core.faults import Unclosed
 from boonta.core.host import Workers
 from boonta.core.spec import Continuous
 from boonta.core.types import FIRST, LAST, MID
-from boonta.envs import dm, gym, parts, trials, workers
+from boonta.envs import dm, gym, trials, workers
 from boonta.envs.errors import Failing
 from tests.faulty import fail
 from tests.marks import full
@@ -349,7 +350,7 @@ def test_all_of_them_are_closed_whatever_one_does():
 
     host = gym.of("stubborn", Stubborn)
     batch = host.make(np.arange(3), 0, 0, Workers("serial"))
-    with pytest.raises(parts.Unclosed, match=r"stubborn: close\(\) raised OSError: the connection is gone"):
+    with pytest.raises(Unclosed, match=r"stubborn: close\(\) raised OSError: the connection is gone"):
         batch.close()
     assert len(closed) == 4
     batch.close()

@@ -3,6 +3,7 @@
 All that goes in and out are NumPy arrays.
 """
 
+import functools
 import sys
 import time
 from collections.abc import Callable
@@ -121,6 +122,7 @@ class Rollout:
             self._going = None
 
 
+@functools.cache  # once each
 def _warn(told: str) -> None:
     print(f"boonta: WARNING: {told}", file=sys.stderr)
 

@@ -20,6 +20,10 @@ class Broken(RuntimeError):
     """A batch of environments failed; it may be made anew."""
 
 
+class Unclosed(RuntimeError):
+    """Environments whose `close` raised; the message says what."""
+
+
 class Budget:
     """How often environments may fail, over all threads, before the run does.
 
@@ -92,7 +96,8 @@ class Guard:
         try:
             self.batch.close()
         except Exception as error:
-            self.tell(str(error) or type(error).__name__)
+            known = isinstance(error, Unclosed)
+            self.tell(str(error) if known else f"environments could not be closed: {type(error).__name__}: {error}")
 
 
 def _named(observation: PyTree) -> list[tuple[str, Any]]:

@@ -12,7 +12,7 @@ from boonta.core.spec import Continuous, Discrete, Shape, Spec
 from boonta.core.types import FIRST, LAST, MID, PyTree, TimeStep
 from boonta.envs import drawing, parts, physics, trials, workers
 from boonta.envs.door import Door, remarks, reward
-from boonta.envs.errors import Unsuitable, closing, failing, unknown
+from boonta.envs.errors import Unsuitable, failing, unknown
 
 try:
     import dm_env
@@ -94,11 +94,15 @@ def _made_and_tried(name: str, factory: Callable[..., dm_env.Environment]) -> tr
 
 
 def trial(name: str, one: dm_env.Environment) -> trials.Tried:
-    """Reset an environment, step it once and close it.
+    """Reset an environment, step it once and close it, also where it fails.
 
     Raises:
         Unsuitable, Unfit: it has specs that no agent of ours can take, or gives what is not of its specs.
     """
+    return parts.closed_after(name, one, partial(_tried, name, one))
+
+
+def _tried(name: str, one: dm_env.Environment) -> trials.Tried:
     said = one.observation_spec(), one.action_spec()
     spec = _spec(name, *said)
     out = host.empty(spec, 1)
@@ -109,12 +113,7 @@ def trial(name: str, one: dm_env.Environment) -> trials.Tried:
     door.write(0, _plain(timestep.observation), timestep.discount == 0.0)
     gained = 0.0 if timestep.first() else timestep.reward
     reward(gained)
-    told = remarks(name, out.observation, [gained])
-    try:
-        one.close()
-    except Exception as error:  # whatever the environment raises
-        told.append(closing(name, error))
-    return trials.Tried(said, tuple(told))
+    return trials.Tried(said, (*parts.mask_remarks(name, said[0]), *remarks(name, out.observation, [gained])))
 
 
 def _seeded(factory: Callable[..., dm_env.Environment]) -> Callable[..., dm_env.Environment]:
@@ -149,7 +148,7 @@ class Serial:
         out: TimeStep,
     ) -> None:
         self.spec, self.out, self.inward = spec, out, _inward(action)
-        self.environments = [factory(seed=seed) for seed in seeds]
+        self.environments = parts.made(spec.name, [partial(factory, seed=seed) for seed in seeds])
         self.doors = [Door(spec, out.observation, _said(observation)) for _ in seeds]
 
     def reset(self) -> TimeStep:

@@ -11,6 +11,7 @@ from boonta.core.types import PyTree
 from boonta.envs import parts
 from boonta.envs.errors import Unfit
 
+CLOSELY = 2  # values of each environment whose entries are looked at: of the first reset and the first step
 LARGE = 1e6  # beyond it rewards, or entries of observations, are told of
 
 
@@ -29,17 +30,18 @@ class Leaf:
         self.name, self.shape, self.dtype, self.out, self.said = name, tuple(shape.shape), shape.dtype, out, said
         self.start, self.counts = start, shape.categories
         self.low, self.high = shape.bounds or (0, 255)
-        self.known: set[np.dtype] = set()  # dtypes that were looked at closely
+        self.looks = 0  # at entries, so far
+        self.usual: np.dtype | None = None  # the dtype that needs none any more
 
     def write(self, i: int, value: Any) -> None:
-        """The value of environment i, after a look at its shape and dtype; at the first of a dtype, at its entries.
+        """The value of environment i, after a look at its shape and dtype; of the first two, at their entries.
 
         Raises:
             Unfit: it is not of its space.
         """
         if value.__class__ is not np.ndarray:
             value = self._array(value)
-        if value.shape != self.shape or value.dtype not in self.known:
+        if value.dtype is not self.usual or value.shape != self.shape:
             self._look(value)
         if self.counts is not None:
             value = value - self.start
@@ -65,7 +67,10 @@ class Leaf:
             raise self._unfit(value, "neither 0 nor 1 everywhere")
         if kind == "f" and (np.isfinite(value) & (abs(value) > np.finfo(np.float32).max)).any():
             raise self._unfit(value, "too large for float32; scale it in a wrapper")
-        self.known.add(value.dtype)
+        self.looks += 1
+        narrows = self.dtype in (np.uint8, np.bool_) and value.dtype != self.dtype  # may say what the array cannot
+        if self.looks >= CLOSELY and not narrows:
+            self.usual = value.dtype
 
     def _unfit(self, value: np.ndarray, why: str) -> Unfit:
         span = f" from {value.min():g} to {value.max():g}" if value.size and value.dtype.kind in "iuf" else ""

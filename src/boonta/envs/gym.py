@@ -13,7 +13,7 @@ from boonta.core.spec import Continuous, Discrete, Shape, Spec
 from boonta.core.types import FIRST, LAST, MID, PyTree, TimeStep
 from boonta.envs import drawing, parts, physics, trials, workers
 from boonta.envs.door import Door, remarks, reward
-from boonta.envs.errors import Unfit, Unsuitable, closing, failing, unknown
+from boonta.envs.errors import Unfit, Unsuitable, failing, unknown
 
 
 def names() -> tuple[str, ...]:
@@ -93,11 +93,15 @@ def _made_and_tried(name: str, factory: Callable[[], gymnasium.Env]) -> trials.T
 
 
 def trial(name: str, one: gymnasium.Env) -> trials.Tried:
-    """Reset an environment, step it once and close it.
+    """Reset an environment, step it once and close it, also where it fails.
 
     Raises:
         Unsuitable, Unfit: it has spaces that no agent of ours can take, or gives what is not of its spaces.
     """
+    return parts.closed_after(name, one, partial(_tried, name, one))
+
+
+def _tried(name: str, one: gymnasium.Env) -> trials.Tried:
     spaces_ = one.observation_space, one.action_space
     spec = _spec(name, *spaces_)
     out = host.empty(spec, 1)
@@ -116,12 +120,7 @@ def trial(name: str, one: gymnasium.Env) -> trials.Tried:
     _ends(terminated, truncated)
     door.write(0, observation, bool(terminated))
     reward(gained)
-    told = remarks(name, out.observation, [gained])
-    try:
-        one.close()
-    except Exception as error:  # whatever the environment raises
-        told.append(closing(name, error))
-    return trials.Tried(spaces_, tuple(told))
+    return trials.Tried(spaces_, (*parts.mask_remarks(name, spaces_[0]), *remarks(name, out.observation, [gained])))
 
 
 def _pair(answer: Any) -> Any:
@@ -159,7 +158,7 @@ class Serial:
     ) -> None:
         self.spec, self.seeds, self.out = spec, seeds, out
         self.inward = _inward(action)
-        self.environments = [factory() for _ in seeds]
+        self.environments = parts.made(spec.name, [factory] * len(seeds))
         self.doors = [Door(spec, out.observation, _said(observation), _start(observation)) for _ in seeds]
 
     def reset(self) -> TimeStep:

@@ -1,13 +1,14 @@
 """Parts of a batch of Python environments, which workers step: what all of them share."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from boonta.core import host, nests
+from boonta.core.faults import Unclosed
 from boonta.core.spec import Shape
 from boonta.core.types import PyTree, TimeStep
 from boonta.envs.errors import Unfit, Unsuitable, closing
@@ -24,9 +25,15 @@ class Died(RuntimeError):
 def clipped(low: Any, high: Any, dtype: Any) -> Callable[[np.ndarray], np.ndarray]:
     """From an action float32 to the same in a space's own dtype, inside its bounds; whole numbers are rounded to."""
     low, high = np.asarray(low, dtype), np.asarray(high, dtype)
-    if np.issubdtype(dtype, np.integer):
-        return lambda action: np.clip(np.rint(action), low, high).astype(dtype)
-    return lambda action: np.asarray(np.clip(action.astype(dtype), low, high))
+    if not np.issubdtype(dtype, np.integer):
+        return lambda action: np.asarray(np.clip(action.astype(dtype), low, high))
+
+    def whole(action: np.ndarray) -> np.ndarray:
+        x = np.rint(action.astype(np.float64))
+        with np.errstate(invalid="ignore"):  # bounds of int64 are beyond what floats say exactly
+            return np.where(x <= low, low, np.where(x >= high, high, x.astype(dtype)))
+
+    return whole
 
 
 def bounds(low: Any, high: Any) -> tuple[Any, Any]:
@@ -72,6 +79,13 @@ def renamed(observation: Any) -> Any:
     return {"legal" if key == "action_mask" else key: part for key, part in observation.items()}
 
 
+def mask_remarks(name: str, observation: Any) -> list[str]:
+    """What is to be said of an observation's spaces whose mask is called otherwise than ours."""
+    if not isinstance(observation, Mapping) or "action_mask" not in observation:
+        return []
+    return [f"{name}: observation/action_mask says which actions are legal, and is not read otherwise"]
+
+
 def legal_at(mask: np.ndarray, i: int, over: bool) -> None:
     """Hold the mask of environment i of [E, A] to what masks are: all True at a true end, where nothing follows.
 
@@ -113,8 +127,32 @@ def named(name: str) -> Iterator[None]:
         raise Unfit(f"{name}: {error}") from None
 
 
-class Unclosed(RuntimeError):
-    """Environments whose `close` raised; the message says what."""
+def made(name: str, factories: list[Callable[[], Any]]) -> list[Any]:
+    """What they make; where one fails, those before it are closed: they may hold what it needs when it is made anew."""
+    there: list[Any] = []
+    try:
+        for factory in factories:
+            there.append(factory())
+    except BaseException:
+        with suppress(Unclosed):  # what went wrong before says more
+            close_all(name, there)
+        raise
+    return there
+
+
+def closed_after(name: str, one: Any, trial: Callable[[], Any]) -> Any:
+    """What a trial of an environment finds, which is closed then; that it could not be is one of the remarks."""
+    try:
+        found = trial()
+    except BaseException:
+        with suppress(Exception):  # what went wrong before says more
+            one.close()
+        raise
+    try:
+        one.close()
+    except Exception as error:  # whatever the environment raises
+        return found._replace(remarks=(*found.remarks, closing(name, error)))
+    return found
 
 
 def close_all(name: str, environments: list[Any]) -> None:

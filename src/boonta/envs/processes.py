@@ -17,11 +17,12 @@ from typing import Any
 import numpy as np
 
 from boonta.core import host, nests, signals
+from boonta.core.faults import Unclosed
 from boonta.core.host import Workers
 from boonta.core.settings import Refused
 from boonta.core.spec import Spec
 from boonta.core.types import PyTree, TimeStep
-from boonta.envs.parts import CLOSING, Died, Part, Unclosed, slices, view
+from boonta.envs.parts import CLOSING, Died, Part, slices, view
 
 SHARED = "/dev/shm"  # where Linux keeps shared memory that has a name
 

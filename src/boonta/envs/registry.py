@@ -2,14 +2,16 @@
 
 import importlib
 import inspect
+import json
 import multiprocessing
 import os
+import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
 
-from boonta.core.host import Host, Workers
+from boonta.core.host import Host
 from boonta.core.settings import Refused, convert
 from boonta.core.spec import Continuous
 from boonta.envs import trials
@@ -120,17 +122,30 @@ def compiles(name: str, settings: Mapping[str, Any], timeout: float) -> bool:
     kinds = [("gymnasium", "Env"), ("dm_env", "Environment")]
     if isinstance(factory, type) and any(_is_kind(factory, *kind) for kind in kinds):
         return False
+    # In a process of its own: making it may open devices, which this one has still to choose.
+    words = [sys.executable, "-c", _LOOK, name, json.dumps(dict(settings))]
+    path = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     try:
-        with trials.stepped_by(Workers("processes", timeout=timeout)):
-            return trials.tried(partial(_compiles, name, dict(settings)))
-    except Exception:  # `make` will say what is wrong with it
+        done = subprocess.run(words, capture_output=True, text=True, timeout=timeout, env=path, check=True)
+    except (subprocess.SubprocessError, OSError):  # `make` will say what is wrong with it
         return False
+    return done.stdout.splitlines()[-1:] == ["compiles"]
 
 
-def _compiles(name: str, settings: dict[str, Any]) -> bool:
+# It ends without waiting for threads that an environment may have left.
+_LOOK = """
+import json, os, sys
+from boonta.envs.registry import _kind
+print(_kind(sys.argv[1], json.loads(sys.argv[2])), flush=True)
+os._exit(0)
+"""
+
+
+def _kind(name: str, settings: dict[str, Any]) -> str:
+    """`compiles`, or `steps` for any other."""
     settings = {key: value for key, value in settings.items() if key not in OURS}
     made = _call(_own_factory(*name.split(":", 1)), name, settings)
-    return _is(made, "boonta.core.environment", "Environment")
+    return "compiles" if _is(made, "boonta.core.environment", "Environment") else "steps"
 
 
 def _is_kind(factory: type, module: str, kind: str) -> bool:

@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 
 from boonta.core import host
+from boonta.core.faults import Unclosed
 from boonta.core.host import Workers
 from boonta.core.spec import Spec
 from boonta.core.types import TimeStep
-from boonta.envs.parts import CLOSING, Died, Part, Unclosed, slices, view
+from boonta.envs.parts import CLOSING, Died, Part, slices, view
 
 
 class Threads:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from boonta.core import signals
 from boonta.core.host import Workers
+from boonta.envs.parts import CLOSING
 
 T = TypeVar("T")
 
@@ -43,32 +44,39 @@ def stepped_by(workers: Workers) -> Iterator[None]:
 def tried(trial: Callable[[], T]) -> T:
     """What a trial finds, in a thread of its own, or in a process of its own where processes will step environments.
 
+    Where nobody has said how they will be stepped, it is made here and now, and may take its time.
+
     Raises:
         TimeoutError: it took longer than `architecture.worker_timeout`; the message says so.
         Exception: what the environment raised; of a process, an error of the same words.
     """
-    workers = _WORKERS.get() or Workers()
+    if (workers := _WORKERS.get()) is None:
+        return trial()
     try:
         if workers.kind == "processes":
             return _in_a_process(trial, workers.timeout)
         return within(workers.timeout, trial)
-    except TimeoutError:
+    except Late:
         raise TimeoutError(
             f"no answer within {workers.timeout:g} s; architecture.worker_timeout gives it longer to be made and reset"
         ) from None
-    except ValueError as error:
-        if "main thread" not in str(error) or workers.kind == "processes":
+    except (ValueError, RuntimeError) as error:
+        if workers.kind == "processes" or not any(word in str(error) for word in ("main thread", "event loop")):
             raise
-        raise ValueError(
+        raise type(error)(
             f"{error}; architecture.workers=processes makes each environment in the main thread of a process of its own"
         ) from error
+
+
+class Late(Exception):
+    """A trial took too long; not what an environment raises that waits for something itself."""
 
 
 def within(seconds: float, what: Callable[[], T]) -> T:
     """What it returns, if it does so in time; it goes on in a thread of its own if not.
 
     Raises:
-        TimeoutError: it did not.
+        Late: it did not.
         BaseException: what it raised.
     """
     answer: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
@@ -83,7 +91,7 @@ def within(seconds: float, what: Callable[[], T]) -> T:
     try:
         value, error = answer.get(timeout=seconds)
     except queue.Empty:
-        raise TimeoutError from None
+        raise Late from None
     if error:
         raise error
     return value
@@ -106,9 +114,9 @@ def _in_a_process(trial: Callable[[], T], seconds: float) -> T:
     deadline = time.monotonic() + seconds
     try:
         if not ours.poll(seconds):
-            raise TimeoutError
+            raise Late
         found, error = ours.recv()
-        process.join(max(deadline - time.monotonic(), 1.0))
+        process.join(min(max(deadline - time.monotonic(), 1.0), CLOSING))
     except EOFError:
         process.join(1.0)
         raise RuntimeError(f"its process ended with exit code {process.exitcode}") from None
@@ -128,6 +136,7 @@ def _try(pipe: Any, trial: Callable[[], Any]) -> None:
     except Exception as error:  # whatever the environment raises
         answer = None, error
     try:
+        pickle.loads(pickle.dumps(answer))  # some errors can be packed, and not unpacked
         pipe.send(answer)
     except Exception:  # errors, or spaces, that cannot travel
         found, error = answer

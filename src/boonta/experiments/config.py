@@ -73,7 +73,8 @@ def architecture_for(
     names = {table: given[table] or tables.get(table, {}).get("name") or DEFAULTS[table] for table in DEFAULTS}
     if file is None and len(there := registry.architectures_of_recipes(names["agent"], names["env"])) == 1:
         return there.pop()
-    settings, timeout = dict(tables.get("env", {})), Workers().timeout
+    settings, places = dict(tables.get("env", {})), tables.get("architecture", {})
+    timeout = convert(places.get("worker_timeout", Workers().timeout), float, "architecture.worker_timeout")
     settings.pop("name", None)
     for text in assignments:
         table, key, value = _assignment(text)

@@ -68,7 +68,7 @@ class Driver:
         self.evaluated = 0  # the iterations that the last evaluation was about
         self.under_way: Examination | None = None
         self.final: evaluation.Scores | None = None  # of the end of the run
-        self._told = set(system.remarks)
+        self._unclosed = set(system.remarks)
         self.clipping = False  # whether it was said that values are clipped
         self.state = self._restored() if resume else system.start()
 
@@ -256,9 +256,11 @@ class Driver:
 
     def _tell(self) -> None:
         for notice in self.system.notices():
-            if notice not in self._told:  # such as what cannot be closed, time and again
-                self._told.add(notice)
-                print(f"boonta: WARNING: {notice}", file=sys.stderr)
+            if notice in self._unclosed:  # what cannot be closed is told of once, not time and again
+                continue
+            if "close() raised" in notice:
+                self._unclosed.add(notice)
+            print(f"boonta: WARNING: {notice}", file=sys.stderr)
 
     def _check(self, metrics: dict[str, np.ndarray], n: int) -> None:
         bad = metrics["health"]

@@ -56,7 +56,7 @@ def open_run(folder: Path, which: int | str = "latest", member: int = 0) -> Run:
     if which == "best" and not config.run.eval_episodes:
         raise ValueError("--checkpoint best: the run was never evaluated (run.eval_episodes=0); take latest or a step")
     system = systems.build(configuration.alone(config))
-    protocol.check_reading(folder, config, system.spec)
+    protocol.check_reading(folder, config, system)
     if not 0 <= member < len(system.members):
         raise ValueError(f"--member must be 0 to {len(system.members) - 1}, got {member}")
     checkpoints = Checkpoints(folder, config.run.keep)
@@ -72,6 +72,7 @@ def evaluate(run: Run, episodes: int) -> dict[str, Any]:
     if episodes < 1:
         raise ValueError(f"--episodes must be at least 1, got {episodes}")
 
+    run.system.progress = lambda text: print(text, file=sys.stderr)
     scores = run.system.play(run.params, episodes)
     if told := evaluation.cut_short(scores, run.config.run.eval_steps):
         print(f"boonta: WARNING: {told}", file=sys.stderr)

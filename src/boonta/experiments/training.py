@@ -58,7 +58,7 @@ def _train(config: Config, folder: Path, system: systems.System, resume: bool, q
     }
     record: dict[str, Any] = now | {"seed": config.run.seed, "reading": protocol.READING}
     if resume:  # what stands in the folder is touched only once it is clear that the run can go on
-        protocol.check_reading(folder, config, system.spec)
+        protocol.check_reading(folder, config, system)
         record = files.read_json(folder / "run.json")
         record["resumed"] = [*record.get("resumed", []), now]
     try:
@@ -73,7 +73,8 @@ def _train(config: Config, folder: Path, system: systems.System, resume: bool, q
     now["devices"] = record["devices"] = system.describe()  # starting may have chosen anew
     if record.get("status") == "done" and run.mark.done == system.iterations:
         print("boonta: it has made all its steps already", file=sys.stderr)
-        return Result(record["result"] | {"out": str(folder), "status": "done"}, folder)
+        known = {"eval_cut_short": 0}  # older runs do not say
+        return Result(known | record["result"] | {"out": str(folder), "status": "done"}, folder)
     record |= {"status": "running", "cause": None}
     if lead:
         files.write_text(folder / "config.toml", configuration.write(config))

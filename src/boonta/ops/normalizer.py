@@ -62,6 +62,8 @@ def update(statistics: PyTree, observation: PyTree, weight: Array) -> PyTree:
         spread = (1 - part) * variance + part * batch_variance + part * (1 - part) * offset**2
         return mean + part * offset, jnp.where(count > 0, spread, 1.0)
 
-    pairs = jax.tree.map(merge, observation, statistics["mean"], statistics["variance"])
-    mean, variance = jax.tree.transpose(jax.tree.structure(observation), jax.tree.structure((0, 0)), pairs)
+    leaves, structure = jax.tree.flatten(observation)
+    before = zip(leaves, jax.tree.leaves(statistics["mean"]), jax.tree.leaves(statistics["variance"]), strict=True)
+    pairs = [merge(*leaf) for leaf in before]
+    mean, variance = (jax.tree.unflatten(structure, [pair[i] for pair in pairs]) for i in (0, 1))
     return {"count": count, "mean": mean, "variance": variance}

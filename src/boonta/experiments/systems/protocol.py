@@ -188,18 +188,23 @@ def reading(config: Config, spec: Spec) -> Inputs:
     return inputs(spec, flat=getattr(config.agent_settings, "body", "auto") == "mlp")
 
 
-def check_reading(folder: Path, config: Config, spec: Spec) -> None:
-    """Refuse a run folder whose networks were trained on observations that are read otherwise by now.
+def check_reading(folder: Path, config: Config, system: System) -> None:
+    """Refuse a run folder whose networks were trained on observations that are read otherwise by now, or on actions.
 
     Raises:
         Refused: it is such a one.
     """
-    record = files.read_json(folder / "run.json")
-    if config.agent in AGENTS and record.get("reading", 0) < READING and not reading(config, spec).plain():
+    if config.agent not in AGENTS or files.read_json(folder / "run.json").get("reading", 0) >= READING:
+        return
+    spec, seen = system.spec, system.spec.observation
+    one_bound = isinstance(spec.action, Continuous) and (np.isfinite(spec.action.low) != np.isfinite(spec.action.high))
+    shown = spec.model is None and isinstance(seen, dict) and "state" in seen
+    masked = any("action_mask" in remark for remark in system.remarks)
+    if not reading(config, spec).plain() or np.any(one_bound) or shown or masked:
         raise Refused(
-            f"{folder} was trained by a version of Boonta that read the observations of {config.env} otherwise "
-            "(categories as numbers, uint8 over 255, other axes, all in one vector); go on with that version, which "
-            "run.json names, or start a new run"
+            f"{folder} was trained by a version of Boonta that read the observations of {config.env} otherwise, or its "
+            "actions (categories as numbers, uint8 over 255, other axes, all in one vector, the keys state and "
+            "action_mask, boxes with one bound); go on with that version, which run.json names, or start a new run"
         )
 
 
