@@ -38,7 +38,11 @@ def reads(observation, **more):
         ((4, 84, 84, 3), np.uint8, (84, 84, 12)),
         ((4, 3, 84, 84), np.uint8, (84, 84, 12)),
         ((84, 84, 3, 4), np.uint8, (84, 84, 12)),
+        ((3, 16, 16), np.uint8, (16, 16, 3)),
+        ((20, 84, 84), np.uint8, (84, 84, 20)),
+        ((84, 84, 50), np.uint8, (84, 84, 50)),
         ((10, 10, 4), bool, (10, 10, 4)),  # MinAtar
+        ((19, 19, 17), bool, (19, 19, 17)),  # go
         ((8, 8, 119), bool, (8, 8, 119)),  # chess
         ((6, 7, 2), bool, (6, 7, 2)),
         ((2, 2, 3), np.uint8, None),
@@ -112,6 +116,15 @@ def test_statistics_are_of_quantities_alone():
     features = read.features(normalize_observation(read, statistics, steps).observation)
     np.testing.assert_array_equal(features["speed"], 0.0)
     np.testing.assert_array_equal(features["kind"][0, 0], [1, 0, 0])
+
+
+def test_statistics_of_nothing_but_categories_are_none():
+    read = reads(Shape((), np.int32, categories=3))
+    seen = jnp.zeros((4, 3), jnp.int32)
+    steps = TimeStep(seen, *[jnp.zeros((4, 3))] * 4)  # type: ignore[arg-type]
+    statistics = update_statistics(read, init_statistics(read), Trajectory((), steps, (), ()))  # type: ignore[arg-type]
+    features = read.features(normalize_observation(read, statistics, steps).observation)
+    np.testing.assert_array_equal(features[0, 0], [1, 0, 0])
 
 
 def test_an_agent_acts_on_images_beside_vectors_with_and_without_statistics():

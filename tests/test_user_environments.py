@@ -67,6 +67,10 @@ REFUSED = {
     "Longer": (FAILED, r"observation is of another shape than its space: it got float32\[4\]"),
     "Scalar": (FAILED, r"observation is of another shape than its space: it got float64\[\]"),
     "LaterScalar": (FAILED, r"observation is of another shape than its space: it got float32\[1\]"),
+    "FirstStep": (FAILED, r"observation is beyond the bounds of its space: it got int64\[2\] from -1 to 300, where"),
+    "LaterBytes": (FAILED, r"observation is beyond the bounds of its space: it got int64\[2\] from 0 to 300, where"),
+    "LateAnswer": (FAILED, r"with no settings: TimeoutError: the simulator at port 5 refused"),
+    "OddError": (FAILED, r"with no settings: (RuntimeError: )?Odd: .*two words"),
     "FloatsForBytes": (FAILED, r"observation is of another dtype than its space: it got float32\[12, 12, 3\].*uint8"),
     "Cube": (USAGE, r"observation of shape \(64, 64, 64\) looks like images, but its axes are in no order"),
     "Text": (USAGE, r"has the observation/mission Text\(.*; a wrapper such as .* can leave it out or encode it"),
@@ -118,7 +122,7 @@ def test_it_is_refused_with_threads(name, tmp_path, capfd):
     refused(name, "threads", REFUSED[name], tmp_path, capfd)
 
 
-@pytest.mark.parametrize("name", some_of(REFUSED, "WrongShape"))
+@pytest.mark.parametrize("name", some_of(REFUSED, "WrongShape", "OddError"))
 def test_it_is_refused_with_processes(name, tmp_path, capfd):
     refused(name, "processes", REFUSED[name], tmp_path, capfd)
 
@@ -258,11 +262,21 @@ def test_runs_of_versions_that_read_otherwise_are_refused(tmp_path, capfd):
         assert "was trained by a version of Boonta that read the observations" in line
 
 
+def test_runs_with_actions_that_meant_something_else_are_refused(tmp_path, capfd):
+    run = tmp_path / "run"
+    assert train("HalfBounded", "serial", "--out", str(run)) == 0
+    record = json.loads((run / "run.json").read_text())
+    del record["reading"]
+    (run / "run.json").write_text(json.dumps(record))
+    assert main(["eval", str(run)]) == USAGE
+    assert "boxes with one bound" in capfd.readouterr().err
+
+
 def test_the_cases_are_all_there():
     import tests.user_environments as module
 
     named = {name for name, one in vars(module).items() if isinstance(one, type) and issubclass(one, module.Base)}
-    helpers = {"Base", "Checked", "Zeros", "Signal", "Settings"}
+    helpers = {"Base", "Bytes", "Checked", "Zeros", "Signal", "Settings"}
     assert named - helpers == {*TRAIN, *REFUSED}, Path(module.__file__)
 
 

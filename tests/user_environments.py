@@ -185,6 +185,39 @@ class FloatsForBytes(Base):
         return np.full((12, 12, 3), 0.7, np.float32)
 
 
+class Bytes(Base):
+    observation_space = spaces.Box(0, 3, (2,), np.uint8)
+    values: tuple = ()
+
+    def seen(self):
+        return np.array(self.values[min(self.t, len(self.values) - 1)])
+
+
+class FirstStep(Bytes):
+    values = ((1, 2), (300, -1))
+
+
+class LaterBytes(Bytes):
+    values = ((1, 2), (1, 2), (1, 2), (300, 0))
+
+
+class LateAnswer(Base):
+    def seen(self):
+        raise TimeoutError("the simulator at port 5 refused")
+
+
+class Odd(Exception):
+    """Can be packed, and not unpacked."""
+
+    def __init__(self, first, second):
+        super().__init__(f"{first} {second}")
+
+
+class OddError(Base):
+    def seen(self):
+        raise Odd("two", "words")
+
+
 class FewBytes(Base):
     observation_space = spaces.Box(0, 3, (4,), np.uint8)
 
