@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from boonta.cli import main
-from tests.marks import full, in_full, slow
+from tests.marks import full, slow
 from tests.test_training import TINY, assigned, final, rows, status
 
 pytestmark = slow
@@ -150,7 +150,8 @@ def test_evaluations_beside_training_are_saved_by_all_hosts_and_one_signal_ends_
     assert status(folder)["status"] == "interrupted"
 
 
-@pytest.mark.parametrize("victim", [1, *in_full(0)])
+@full
+@pytest.mark.parametrize("victim", [0, 1])
 def test_a_killed_replica_ends_the_other_and_both_go_on(victim, tmp_path):
     folder = tmp_path / "run"
     long = [word if word != "3200" else "100000000" for word in sebulba(folder)]

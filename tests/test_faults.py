@@ -123,6 +123,7 @@ def test_a_worker_that_fails_is_made_anew_and_the_run_goes_on(fault, where, tmp_
     assert gone(process)
 
 
+@full
 def test_past_the_budget_the_run_ends_with_the_cause(tmp_path):
     folder = tmp_path / "run"
     more = trouble("segfaults", "step", tmp_path, restarts=0)

@@ -515,9 +515,9 @@ def interrupted(process):
     return err
 
 
-@pytest.mark.parametrize("resumed", [False, *in_full(True)])
+@full
 @slow
-def test_members_that_are_killed_are_replaced_and_a_run_that_is_ended_goes_on(resumed, tmp_path):
+def test_members_that_are_killed_are_replaced_and_a_run_that_is_ended_goes_on(tmp_path):
     folder = tmp_path / "run"
     process = begun(words(folder, agent="dqn", steps=ENDLESS))
     try:
@@ -537,8 +537,6 @@ def test_members_that_are_killed_are_replaced_and_a_run_that_is_ended_goes_on(re
         assert f"{name} is replaced (1 of 3)" in said
     last = [row for row in read_metrics(folder) if "replay/windows" in row][-1]
     assert last["policy_lag_mean"] >= 0  # nothing is newer than the parameters
-    if not resumed:
-        return
     process = begun(["train", "--resume", str(folder), "--json"])
     try:
         wait_for(lambda: read_metrics(folder)[-1]["env_steps"] > last["env_steps"], process)

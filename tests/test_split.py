@@ -409,6 +409,7 @@ def test_who_has_other_settings_of_agent_or_environment_is_no_part_of_the_run():
     assert usual not in (fingerprint("agent.discount=0.9"), fingerprint("env.hide=[1]"))
 
 
+@full
 @needs_redis
 @slow
 def test_over_redis_others_join_and_a_server_that_forgets_all_is_told_again(tmp_path, monkeypatch):

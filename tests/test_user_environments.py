@@ -80,6 +80,10 @@ REFUSED = {
     "NanSeen": (FAILED, r"NanSeen: observation is not finite at step \d+"),
 }
 THREADS = ("Doubles", "Unbounded", "Start", "RewardHuge", "Never", "First", "ImageAndVector", "MaskNamed", "Sqlite")
+ONE_OF_EACH = (
+    "Multi", "NoNumber", "RewardNone", "RewardNaN", "FourTuple", "WrongShape", "LaterScalar", "FloatsForBytes",
+    "FirstStep", "Cube", "Text", "MixedKeys", "TooBig", "NanSeen", "LateAnswer",
+)  # fmt: skip
 PROCESSES = ("Offset", "ImageAndVector", "MaskInt8", "CloseRaises", "Signal")
 
 
@@ -117,7 +121,7 @@ def test_it_trains_with_processes(name, tmp_path, capfd):
     trains(name, "processes", (TRAIN | {"Signal": ""})[name], tmp_path, capfd)
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("name", some_of(REFUSED, *ONE_OF_EACH))
 def test_it_is_refused_with_threads(name, tmp_path, capfd):
     refused(name, "threads", REFUSED[name], tmp_path, capfd)
 
