@@ -299,12 +299,27 @@ BARS = {"SmallTaxi": 0.6, "SmallDict": 9.0, "SmallGrid": 7.0}
     ("agent", "architecture", "steps"),
     [("ppo", "sebulba", 60_000), ("ppo", "seed", 60_000), ("ppo", "fleet", 60_000), ("dqn", "split", 12_000)],
 )
-def test_small_copies_learn_everywhere(name, agent, architecture, steps, tmp_path, capfd):
-    words = ["train", agent, f"{MODULE}:{name}", "--on", architecture, "--config", "none", "--steps", str(steps)]
+def test_small_copies_learn_everywhere(name, agent, architecture, steps, tmp_path):
+    words = [
+        sys.executable,
+        "-m",
+        "boonta",
+        "train",
+        agent,
+        f"{MODULE}:{name}",
+        "--on",
+        architecture,
+        "--config",
+        "none",
+        "--steps",
+        str(steps),
+    ]
     more = [*LEARNERS[agent], "agent.hidden=64", "agent.channels=8", "run.eval_episodes=50", "run.eval_steps=100"]
     if architecture == "fleet":
         more.append("architecture.crew=threads")
     for setting in more:
         words += ["--set", setting]
-    assert main([*words, "--out", str(tmp_path / "run"), "--json"]) == 0, capfd.readouterr().err
-    assert json.loads(capfd.readouterr().out.splitlines()[-1])["eval_return_mean"] >= BARS[name]
+    words += ["--out", str(tmp_path / "run"), "--json"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1])["eval_return_mean"] >= BARS[name]
