@@ -205,6 +205,7 @@ def test_other_names_are_told_of(name, words, capfd):
         ("ppo", "gymnax:CartPole-v1", "anakin"),
         ("ppo", "boonta:catch", "anakin"),
         ("vtrace", "gym:Pendulum-v1", "sebulba"),
+        ("ppo", "minatar:breakout", "sebulba"),
         ("sac", "gym:HalfCheetah-v5", "split"),  # of the one recipe
         ("ppo", f"{MODULE}:Offset", "sebulba"),
         ("ppo", "examples.own_environment:make", "anakin"),
@@ -253,12 +254,17 @@ def test_a_run_without_evaluations(tmp_path, capfd):
     assert "was never evaluated" in capfd.readouterr().err
 
 
-def test_runs_of_versions_that_read_otherwise_are_refused(tmp_path, capfd):
-    run = tmp_path / "run"
-    assert train("First", "serial", "--out", str(run)) == 0
+def made_before(run):
+    """As if a version had made it that does not say how observations are read."""
     record = json.loads((run / "run.json").read_text())
     del record["reading"]
     (run / "run.json").write_text(json.dumps(record))
+
+
+def test_runs_of_versions_that_read_otherwise_are_refused(tmp_path, capfd):
+    run = tmp_path / "run"
+    assert train("First", "serial", "--out", str(run)) == 0
+    made_before(run)
     capfd.readouterr()
     for words in (["eval", str(run)], ["train", "--resume", str(run)]):
         assert main(words) == USAGE
@@ -269,9 +275,7 @@ def test_runs_of_versions_that_read_otherwise_are_refused(tmp_path, capfd):
 def test_runs_with_actions_that_meant_something_else_are_refused(tmp_path, capfd):
     run = tmp_path / "run"
     assert train("HalfBounded", "serial", "--out", str(run)) == 0
-    record = json.loads((run / "run.json").read_text())
-    del record["reading"]
-    (run / "run.json").write_text(json.dumps(record))
+    made_before(run)
     assert main(["eval", str(run)]) == USAGE
     assert "boxes with one bound" in capfd.readouterr().err
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from boonta.core import nests
 from boonta.core.spec import Discrete, Shape, Spec
-from boonta.core.types import FIRST, PyTree, TimeStep
+from boonta.core.types import FIRST, TimeStep
 
 
 class Batch(Protocol):
@@ -120,8 +120,3 @@ def empty(spec: Spec, count: int) -> TimeStep:
         discount=np.ones(count, np.float32),  # type: ignore[arg-type]
         step_type=np.full(count, FIRST, np.int8),  # type: ignore[arg-type]
     )
-
-
-def write(array: PyTree, index: int, value: PyTree) -> None:
-    """array[index] = value, leaf by leaf; the dtype is the array's."""
-    nests.mapped(lambda a, v: a.__setitem__(index, v), array, value)

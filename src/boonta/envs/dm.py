@@ -11,7 +11,7 @@ from boonta.core import host
 from boonta.core.spec import Continuous, Discrete, Shape, Spec
 from boonta.core.types import FIRST, LAST, MID, PyTree, TimeStep
 from boonta.envs import drawing, parts, physics, trials, workers
-from boonta.envs.door import Door, remarks, reward
+from boonta.envs.door import Door, remarks
 from boonta.envs.errors import Unsuitable, failing, unknown
 
 try:
@@ -112,7 +112,7 @@ def _tried(name: str, one: dm_env.Environment) -> trials.Tried:
     timestep = one.step(_inward(said[1])(action))
     door.write(0, _plain(timestep.observation), timestep.discount == 0.0)
     gained = 0.0 if timestep.first() else timestep.reward
-    reward(gained)
+    door.reward(gained)
     return trials.Tried(said, (*parts.mask_remarks(name, said[0]), *remarks(name, out.observation, [gained])))
 
 
@@ -152,19 +152,11 @@ class Serial:
         self.doors = [Door(spec, out.observation, _said(observation)) for _ in seeds]
 
     def reset(self) -> TimeStep:
-        with parts.named(self.spec.name):
-            return self._reset()
-
-    def step(self, action: np.ndarray) -> TimeStep:
-        with parts.named(self.spec.name):
-            return self._step(action)
-
-    def _reset(self) -> TimeStep:
         for i, environment in enumerate(self.environments):
             self._write(i, environment.reset(), 0)
         return self.out
 
-    def _step(self, action: np.ndarray) -> TimeStep:
+    def step(self, action: np.ndarray) -> TimeStep:
         for i, environment in enumerate(self.environments):
             if self.out.step_type[i] == LAST:
                 self._write(i, environment.reset(), 0)
@@ -192,7 +184,7 @@ class Serial:
         self.doors[i].write(i, _plain(timestep.observation), over)
         out.action[i] = action
         begins = timestep.first()  # then reward and discount are None
-        out.reward[i] = 0.0 if begins else reward(timestep.reward)  # type: ignore[index]
+        out.reward[i] = 0.0 if begins else self.doors[i].reward(timestep.reward)  # type: ignore[index]
         out.discount[i] = 1.0 if begins else timestep.discount  # type: ignore[index]
         out.step_type[i] = FIRST if begins else LAST if timestep.last() else MID  # type: ignore[index]
 

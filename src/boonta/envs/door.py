@@ -89,7 +89,7 @@ class Door:
     """
 
     def __init__(self, spec: Spec, out: PyTree, said: PyTree, start: PyTree = None) -> None:
-        self._spec = spec.observation
+        self._name, self._spec = spec.name, spec.observation
         arrays = nests.leaves(out)
         starts = nests.leaves(parts.renamed(start)) if start is not None else [0] * len(arrays)
         named = list(nests.named({"observation": spec.observation}))
@@ -105,6 +105,26 @@ class Door:
         Raises:
             Unfit: it is not of its space.
         """
+        try:
+            self._write(i, observation, over)
+        except Unfit as error:
+            raise Unfit(f"{self._name}: {error}") from None
+
+    def reward(self, value: Any) -> float:
+        """A reward as a number; an array of one number is one.
+
+        Raises:
+            Unfit: it is none.
+        """
+        if value.__class__ is float:
+            return value
+        try:
+            return float(value if np.ndim(value) == 0 else np.asarray(value).reshape(()))
+        except (TypeError, ValueError):
+            told = f"the reward must be a number, got {value!r} ({type(value).__name__})"
+            raise Unfit(f"{self._name}: {told}") from None
+
+    def _write(self, i: int, observation: PyTree, over: bool) -> None:
         if self._bare:
             self.leaves[0].write(i, observation)
             return
@@ -113,18 +133,6 @@ class Door:
             leaf.write(i, value)
         if self._mask is not None:
             parts.legal_at(self._mask, i, over)
-
-
-def reward(value: Any) -> float:
-    """A reward as a number; an array of one number is one.
-
-    Raises:
-        Unfit: it is none.
-    """
-    try:
-        return float(value if np.ndim(value) == 0 else np.asarray(value).reshape(()))
-    except (TypeError, ValueError):
-        raise Unfit(f"the reward must be a number, got {value!r} ({type(value).__name__})") from None
 
 
 def remarks(name: str, observation: PyTree, rewards: list[Any]) -> list[str]:

@@ -12,7 +12,7 @@ from boonta.core import host
 from boonta.core.spec import Continuous, Discrete, Shape, Spec
 from boonta.core.types import FIRST, LAST, MID, PyTree, TimeStep
 from boonta.envs import drawing, parts, physics, trials, workers
-from boonta.envs.door import Door, remarks, reward
+from boonta.envs.door import Door, remarks
 from boonta.envs.errors import Unfit, Unsuitable, failing, unknown
 
 
@@ -119,7 +119,7 @@ def _tried(name: str, one: gymnasium.Env) -> trials.Tried:
     observation, gained, terminated, truncated, _ = answer
     _ends(terminated, truncated)
     door.write(0, observation, bool(terminated))
-    reward(gained)
+    door.reward(gained)
     return trials.Tried(spaces_, (*parts.mask_remarks(name, spaces_[0]), *remarks(name, out.observation, [gained])))
 
 
@@ -162,19 +162,11 @@ class Serial:
         self.doors = [Door(spec, out.observation, _said(observation), _start(observation)) for _ in seeds]
 
     def reset(self) -> TimeStep:
-        with parts.named(self.spec.name):
-            return self._reset()
-
-    def step(self, action: np.ndarray) -> TimeStep:
-        with parts.named(self.spec.name):
-            return self._step(action)
-
-    def _reset(self) -> TimeStep:
         for i, seed in enumerate(self.seeds):
             self._begin(i, seed)
         return self.out
 
-    def _step(self, action: np.ndarray) -> TimeStep:
+    def step(self, action: np.ndarray) -> TimeStep:
         out = self.out
         for i, environment in enumerate(self.environments):
             if out.step_type[i] == LAST:
@@ -183,7 +175,7 @@ class Serial:
             observation, gained, terminated, truncated, _ = environment.step(self.inward(action[i]))
             self.doors[i].write(i, observation, terminated)
             out.action[i] = action[i]
-            out.reward[i] = gained if gained.__class__ is float else reward(gained)  # type: ignore[index]
+            out.reward[i] = self.doors[i].reward(gained)  # type: ignore[index]
             out.discount[i] = 0.0 if terminated else 1.0  # type: ignore[index]
             out.step_type[i] = LAST if terminated or truncated else MID  # type: ignore[index]
         return out

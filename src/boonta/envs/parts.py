@@ -1,7 +1,7 @@
 """Parts of a batch of Python environments, which workers step: what all of them share."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from itertools import pairwise
 from typing import Any
 
@@ -116,15 +116,6 @@ def with_mask(name: str, observation: PyTree, actions: int) -> PyTree:
         wanted = f"[{actions}], one for each action" if actions else "discrete actions beside it"
         raise Unsuitable(f"{name}: observation/{key} is the mask of legal actions and needs {wanted}, got it {got}")
     return renamed(observation) | {"legal": Shape((actions,), np.bool_)}
-
-
-@contextmanager
-def named(name: str) -> Iterator[None]:
-    """What is unfit in here is said to be so of this environment."""
-    try:
-        yield
-    except Unfit as error:
-        raise Unfit(f"{name}: {error}") from None
 
 
 def made(name: str, factories: list[Callable[[], Any]]) -> list[Any]:

@@ -7,7 +7,7 @@ import multiprocessing
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
 
@@ -47,7 +47,9 @@ _BRIDGES = {
 }
 FAMILIES = ("boonta", *_BRIDGES)
 
-
+# Bridges to what a factory of the user's own may return, by its module and class.
+_ALIEN = (("gym", "gymnasium", "Env"), ("dm", "dm_env", "Environment"))
+COMPILED = ("boonta", "brax", "gymnax", "pgx", "playground")  # families
 OURS = ("model", "action_span")  # settings that every environment has, unless its own factory names them
 
 
@@ -74,7 +76,7 @@ def make(name: str, /, **settings: Any) -> "Environment | Host":
     """
     family, _, rest = name.partition(":")
     own = () if family in FAMILIES or not rest else _parameters(_own_factory(family, rest))
-    common = {key: settings.pop(key) for key in OURS if key in settings and key not in own}
+    common, settings = _divided(settings, own)
     made = _made(name, settings)
     if "action_span" in common:
         made = _reaching(made, convert(common["action_span"], float, "env.action_span"))
@@ -88,6 +90,12 @@ def make(name: str, /, **settings: Any) -> "Environment | Host":
     from boonta.core.environment import modelled
 
     return modelled(made)
+
+
+def _divided(settings: Mapping[str, Any], own: Iterable[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The settings that every environment has, unless its factory names them (`own`), and the factory's."""
+    common = {key: value for key, value in settings.items() if key in OURS and key not in own}
+    return common, {key: value for key, value in settings.items() if key not in common}
 
 
 def _made(name: str, settings: dict[str, Any]) -> "Environment | Host":
@@ -104,9 +112,6 @@ def _made(name: str, settings: dict[str, Any]) -> "Environment | Host":
     return _own(name, _own_factory(family, rest), settings)
 
 
-COMPILED = ("boonta", "brax", "gymnax", "minatar", "pgx", "playground")  # families
-
-
 def compiles(name: str, settings: Mapping[str, Any], timeout: float) -> bool:
     """Whether `make` would give an Environment, found out without JAX in this process; False where it would fail.
 
@@ -119,8 +124,9 @@ def compiles(name: str, settings: Mapping[str, Any], timeout: float) -> bool:
     if family in FAMILIES or not rest:
         return family in COMPILED
     factory = _own_factory(family, rest)
-    kinds = [("gymnasium", "Env"), ("dm_env", "Environment")]
-    if isinstance(factory, type) and any(_is_kind(factory, *kind) for kind in kinds):
+    if isinstance(factory, type) and any(
+        module in sys.modules and issubclass(factory, getattr(sys.modules[module], kind)) for _, module, kind in _ALIEN
+    ):
         return False
     # In a process of its own: making it may open devices, which this one has still to choose.
     words = [sys.executable, "-c", _LOOK, name, json.dumps(dict(settings))]
@@ -143,13 +149,9 @@ os._exit(0)
 
 def _kind(name: str, settings: dict[str, Any]) -> str:
     """`compiles`, or `steps` for any other."""
-    settings = {key: value for key, value in settings.items() if key not in OURS}
-    made = _call(_own_factory(*name.split(":", 1)), name, settings)
+    factory = _own_factory(*name.split(":", 1))
+    made = _call(factory, name, _divided(settings, _parameters(factory))[1])
     return "compiles" if _is(made, "boonta.core.environment", "Environment") else "steps"
-
-
-def _is_kind(factory: type, module: str, kind: str) -> bool:
-    return module in sys.modules and issubclass(factory, getattr(sys.modules[module], kind))
 
 
 def _reaching(made: "Environment | Host", span: float) -> "Environment | Host":
@@ -270,7 +272,7 @@ class Alien(NamedTuple):
 def _looked_at(name: str, factory: Callable[[], Any]) -> Any:
     """What the trial of a factory finds: Alien, or what it made; None for that in a process, as it stays there."""
     made = factory()
-    for bridge, module, kind in (("gym", "gymnasium", "Env"), ("dm", "dm_env", "Environment")):
+    for bridge, module, kind in _ALIEN:
         if _is(made, module, kind):
             return Alien(bridge, importlib.import_module(_BRIDGES[bridge]).trial(name, made))
     return made if multiprocessing.parent_process() is None else None
