@@ -25,7 +25,9 @@ def test_one_process_makes_an_update_of_the_critics_for_each_step():
     assert run["steps"] == run["env_steps"] == 30
 
 
-@pytest.mark.parametrize("carriers", [("in-process", "shm"), pytest.param(("redis", "pipelines"), marks=needs_redis)])
+@pytest.mark.parametrize(
+    "carriers", [("in-process", "shm"), pytest.param(("redis", "pipelines"), marks=[needs_redis, full])]
+)
 def test_carriers_lose_nothing(carriers):
     task = {"module": "benchmarks.split.contestants", "kind": "carrier", "size": 64, "seconds": 0.5}
     for name, outcome in compete({by: task | {"by": by} for by in carriers}, 1).items():

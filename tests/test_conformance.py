@@ -234,9 +234,8 @@ LEARNING = {
 @pytest.mark.parametrize(
     ("name", "shards", "actor_threads"),
     [
-        ("ppo", 2, 1),
         ("vtrace", 2, 2),
-        *in_full(("ppo", 1, 1), ("ppo", 1, 2), ("vtrace", 1, 1), ("vtrace", 2, 1)),
+        *in_full(("ppo", 2, 1), ("ppo", 1, 1), ("ppo", 1, 2), ("vtrace", 1, 1), ("vtrace", 2, 1)),
     ],
 )
 @slow

@@ -169,7 +169,7 @@ def test_a_learner_that_raises_ends_the_run(tmp_path, monkeypatch, capfd):
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("actor")]
 
 
-@pytest.mark.parametrize(("restarts", "code"), [(1, 0), (0, 1)])
+@pytest.mark.parametrize(("restarts", "code"), [(1, 0), *in_full((0, 1))])
 def test_environments_of_an_evaluation_are_made_anew_too(restarts, code, tmp_path, monkeypatch, capfd):
     play, calls = evaluation.on_host, []
 
@@ -222,7 +222,8 @@ R2D2 = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, *in_full(signal.SIGTERM)])
+@full
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_seed_ended_or_killed_goes_on_with_its_replay(number, tmp_path):
     """Its actors get the signal too, and end with the run, not before it."""
     folder, steps = tmp_path / "run", 2_500
@@ -261,7 +262,8 @@ def test_a_tied_process_hears_no_signal_before_it_is_tied():
     assert (out, code) == ("tied\n", 0), err
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, *in_full(signal.SIGTERM)])
+@full
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_ended_or_killed_a_run_goes_on_where_it_was(number, tmp_path):
     folder = tmp_path / "run"
     processes = ["--set", "architecture.workers=processes", "--set", "architecture.restarts=0"]

@@ -576,7 +576,7 @@ def test_a_driver_that_is_killed_takes_its_members_along(tmp_path):
     assert max(int(one.name) for one in saved.iterdir() if one.name.isdigit()) > last
 
 
-@slow
+@full
 def test_a_run_in_threads_that_ended_before_its_last_evaluation_is_evaluated_when_resumed(tmp_path, capsys):
     folder = tmp_path / "run"
     assert main(words(folder, "--set", "architecture.crew=threads", steps=1600)) == 0

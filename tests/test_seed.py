@@ -22,7 +22,7 @@ from boonta.core.host import Workers
 from boonta.core.trace import Trace
 from boonta.envs.served import serve
 from boonta.experiments import config, systems
-from tests.marks import full, in_full, slow, some_of
+from tests.marks import full, slow, some_of
 
 LENGTH = 5
 
@@ -185,8 +185,8 @@ def test_a_server_that_others_can_reach_is_refused_before_anything_begins(tmp_pa
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("agent", ["ppo", *in_full("r2d2")])
-@slow
+@full
+@pytest.mark.parametrize("agent", ["ppo", "r2d2"])
 def test_a_server_waits_for_actors_until_it_is_asked_to_end(agent, tmp_path, capfd, monkeypatch):
     """It is saved, and says nothing that is secret."""
     monkeypatch.setenv("BOONTA_TOKEN", "hunter2")

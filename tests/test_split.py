@@ -201,7 +201,7 @@ def test_several_processes_share_the_batch_of_the_value(tmp_path):
     assert int(state.learners["value"].learners["value"].updates) == made
 
 
-@slow
+@full
 def test_what_is_killed_is_replaced_and_a_driver_that_is_killed_leaves_nothing_and_the_run_goes_on(tmp_path):
     folder = tmp_path / "run"
     arguments = command(folder, "--set", "run.log_every=100", "--set", "run.checkpoint_every=100", steps=2000)
@@ -293,6 +293,31 @@ class Standing:
 def states_of(one):
     whole = jax.device_get(one.start())
     return {name: state._replace(params=whole.params) for name, state in whole.learners.items()}
+
+
+def test_who_is_dead_is_replaced_in_a_new_life(driver):
+    running, one = driver
+    running.restarts = 1
+    running.restore(states_of(one), None, 0)
+    begun, processes = [], {}
+
+    def begin(roles, life):
+        begun.append((roles, life))
+        processes[roles[0]] = Standing()
+        return [processes[roles[0]]]
+
+    running._begin = begin
+    for post in running._posts:
+        running._start(post)
+    running.look_after()
+    assert begun == [(["environment/0"], 0), (["value/0"], 0), (["policy/0"], 0)]
+    processes["value/0"].killed = True
+    running.look_after()
+    assert begun[3:] == [(["value/0"], 1)]
+    assert "value/0 died (exit status -9)" in running.told()[0]
+    processes["value/0"].killed = True
+    with pytest.raises(Failed, match=r"value/0 died \(exit status -9\), after 1 restarts"):
+        running.look_after()
 
 
 def test_the_minimum_is_of_the_experience_that_is_there(driver):

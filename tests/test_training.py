@@ -197,7 +197,7 @@ def damage(folder, step, how):
         how(path)
 
 
-@pytest.mark.parametrize("how", [swap, Path.unlink, *in_full(truncate, flip)])
+@pytest.mark.parametrize("how", [swap, *in_full(Path.unlink, truncate, flip)])
 def test_a_damaged_checkpoint_is_passed_over(how, copy, whole, capfd):
     before, last = steps_of(copy)[-2:]
     damage(copy, last, how)
@@ -435,6 +435,7 @@ def test_more_minibatches_than_a_device_has_trajectories_are_refused(tmp_path, c
     assert "agent.minibatches must be at most 2" in line
 
 
+@full
 def test_a_batch_in_which_nothing_happened_is_no_fault(tmp_path, capfd):
     words = assigned(agent__unroll=1, agent__batch=4)
     assert main(["train", "vtrace", "boonta:catch", *SHORT, "--out", str(tmp_path / "run"), "--json", *words]) == 0
@@ -555,6 +556,7 @@ def test_a_run_that_learned_nothing_says_so(tmp_path, capfd):
     assert "agent.minimum must be at most agent.capacity" in capfd.readouterr().err
 
 
+@full
 def test_what_learners_report_is_of_the_updates_that_were_made(tmp_path, capfd):
     """And returns that a categorical critic cannot say are told of, once."""
     sizes = assigned(
