@@ -22,6 +22,7 @@ for _name, _value in _FLAGS.items():
         os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_name}={_value}".strip()
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path.home() / ".cache" / "boonta" / "jax"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")  # else writing them down is an eighth of a warm suite
 
 # Tracing makes many objects that live, and by default Python looks through them all for garbage a fifth of the time.
 gc.set_threshold(100_000, 50, 100)
