@@ -17,6 +17,7 @@ def test_products_are_those_of_an_update(algorithm):
     assert contestants.products(task).run(0)["steps"] == 3
 
 
+@full
 def test_one_process_makes_an_update_of_the_critics_for_each_step():
     words = ["ddpg", "gym:Pendulum-v1", "agent.hidden=[8]", "agent.value_batch=8", "agent.policy_batch=8"]
     words += ["agent.minimum=20", "architecture.envs=1", "architecture.lag=0"]

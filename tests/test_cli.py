@@ -134,13 +134,12 @@ BAD = {
     "resume with a setting": (
         ["train", "--resume", "{run}", "--set", "agent.learning_rate=1"], ["agent.learning_rate: 0.00025 -> 1.0"]
     ),
-    "resume with other steps": (["train", "--resume", "{run}", "--steps", "9"], ["run.steps: 640 -> 9"]),
+    "resume with fewer steps": (["train", "--resume", "{run}", "--steps", "9"], ["--steps must be at least 640", "9"]),
     "resume with another agent": (["train", "vtrace", "--resume", "{run}"], ["agent.name: 'ppo' -> 'vtrace'"]),
     "resume elsewhere": (["train", "--resume", "{run}", "--out", "{new}"], ["--out {new}", "in its folder {run}"]),
     "resume with a bad key": (
         ["train", "--resume", "{run}", "--set", "agent.learning_rat=1"], ["agent.learning_rat", "did you mean"]
     ),
-    "resume of a damaged run": (["train", "--resume", "{files}/damaged"], ["damaged/config.toml", "agent", "env"]),
     "recipe": (["train", "--config", "ppo-cartpol"], ["--config ppo-cartpol", "did you mean 'ppo-cartpole'"]),
     "file": (file("nothing.toml"), ["--config", "nothing.toml", "neither a file nor a recipe"]),
     "malformed TOML": (file("bad.toml"), ["--config", "bad.toml", "line 1"]),

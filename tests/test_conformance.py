@@ -176,7 +176,6 @@ NOT_SPLIT = ("ppo", "vtrace", "r2d2")  # agents without replay, or that give fir
 QUICK = {
     *(("vtrace, recurrent", on) for on in ("sebulba", "seed", "fleet")),
     *(("sac", on) for on in ARCHITECTURES),
-    ("muzero", "fleet"),
 }
 
 

@@ -12,7 +12,7 @@ from boonta import envs
 from boonta.core.types import LAST, MID
 from boonta.envs import brax, playground, states
 from boonta.testing import EnvironmentContract
-from tests.marks import full, slow
+from tests.marks import full, in_full, slow
 
 pytestmark = slow
 
@@ -57,7 +57,8 @@ def playground_game():
 
 
 @pytest.mark.parametrize(
-    ("name", "make_game"), [("brax:inverted_pendulum", brax_game), ("playground:CartpoleBalance", playground_game)]
+    ("name", "make_game"),
+    [("brax:inverted_pendulum", brax_game), *in_full(("playground:CartpoleBalance", playground_game))],
 )
 def test_a_trajectory_is_their_own_and_is_cut_by_time_without_termination(name, make_game):
     environment, game = envs.make(name, episode_length=LENGTH), make_game()

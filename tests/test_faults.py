@@ -118,7 +118,7 @@ def test_a_worker_that_fails_is_made_anew_and_the_run_goes_on(fault, where, tmp_
     assert process.returncode == 0, err
     assert json.loads(out.splitlines()[-1])["env_steps"] == 1600
     assert TOLD[fault] in err
-    assert "failed and are made anew (1 of 2)" in err
+    assert "failed and are made anew (1 of 2 within an hour)" in err
     assert max(row.get("restarts", 0) for row in read_metrics(folder)) == 1
     assert gone(process)
 
@@ -147,7 +147,8 @@ def test_what_is_not_finite_is_dropped_with_its_environments(tmp_path, capfd):
     marker += ["--set", "architecture.workers=serial"]  # nothing is measured, and no step made, before the run
     assert main(words(folder, "--on-nan", "drop", *marker, env="tests.test_faults:troubled")) == 0
     assert re.search(
-        r"made anew \(1 of 3\): observation of environment \d of this batch is not finite", capfd.readouterr().err
+        r"made anew \(1 of 3 within an hour\): observation of environment \d of this batch is not finite",
+        capfd.readouterr().err,
     )
     assert max(row.get("restarts", 0) for row in read_metrics(folder)) == 1
 
@@ -182,7 +183,7 @@ def test_environments_of_an_evaluation_are_made_anew_too(restarts, code, tmp_pat
     monkeypatch.setattr(evaluation, "on_host", fails)
     assert main(words(tmp_path / "run", "--set", f"architecture.restarts={restarts}")) == code
     err = capfd.readouterr().err
-    assert ("of an evaluation failed and are made anew (1 of 1): the sky fell" in err) == (code == 0)
+    assert ("of an evaluation failed and are made anew (1 of 1 within an hour): the sky fell" in err) == (code == 0)
     assert "the sky fell" in err
 
 

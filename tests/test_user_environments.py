@@ -20,6 +20,8 @@ from boonta.envs import workers
 from boonta.experiments import config
 from tests.marks import full, slow, some_of
 
+pytestmark = slow
+
 MODULE = "tests.user_environments"
 SMALL = ["--config", "none", "--steps", "64"]
 for setting in (

@@ -23,7 +23,7 @@ def ours(task: Task) -> Compiled:
 
     The task: words (of `boonta train`, from AGENT on), iterations or steps (of one measured run), on (an architecture).
     """
-    import numpy as np
+    from boonta.core import totals
 
     system, seconds = system_of(task)
     atexit.register(system.close)
@@ -35,11 +35,9 @@ def ours(task: Task) -> Compiled:
     def run(seed: int) -> dict[str, Any]:
         del seed
         held[0], _, _ = system.advance(held[0], ahead, _never)
-        held[0], metrics, seconds = system.advance(held[0], iterations, _never)
-        shares = {
-            key: float(x[0, -1]) for key, x in metrics.items() if key.startswith(("time/", "idle/", "policy_lag"))
-        }
-        idle = int(np.sum(metrics["count"]))  # every episode's last act is
+        held[0], made, seconds = system.advance(held[0], iterations, _never)
+        shares = {key: x for key, x in totals.means(made).items() if key.startswith(("time/", "idle/", "policy_lag"))}
+        idle = int(made.finished.count.sum())  # every episode's last act is
         return {"seconds": seconds, "steps": iterations * system.steps, "idle": idle} | shares
 
     return Compiled(run, seconds + system.compile_seconds, {"steps_per_iteration": system.steps, **system.describe()})

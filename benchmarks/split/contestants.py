@@ -36,12 +36,12 @@ def updates(task: Task) -> Compiled:
 
     def run(seed: int) -> dict[str, Any]:
         del seed
-        held[0], metrics, seconds = system.advance(held[0], task["iterations"], _never)
-        if "updates/value" in metrics:
-            before, count[0] = count[0], float(metrics["updates/value"][0, -1])
+        held[0], came_to, seconds = system.advance(held[0], task["iterations"], _never)
+        if "updates/value" in came_to.levels:
+            before, count[0] = count[0], float(came_to.levels["updates/value"][0])
             made = count[0] - before
         else:
-            made = float(metrics["made"].sum())  # turns, each of one update of the critics and one of the policy
+            made = float(came_to.made.sum())  # turns, each of one update of the critics and one of the policy
         return {"seconds": seconds, "steps": made, "idle": 0, "env_steps": task["iterations"] * system.steps}
 
     return Compiled(run, seconds + system.compile_seconds, {})

@@ -151,7 +151,12 @@ def _add_training(sub: argparse.ArgumentParser) -> None:
         dest="assignments",
         help="any setting, repeatable",
     )
-    sub.add_argument("--resume", metavar="RUN", type=Path, help="go on where the run in this folder was")
+    sub.add_argument(
+        "--resume", metavar="RUN", type=Path, help="go on where the run in this folder was; --steps is its new total"
+    )
+    sub.add_argument("--from", metavar="RUN", type=Path, dest="source", help="begin with the networks of another run")
+    sub.add_argument("--checkpoint", metavar="WHICH", help="of --from: latest (default), best, or a step count")
+    sub.add_argument("--member", metavar="I", type=int, help="of --from, if it has several (default: 0)")
     sub.add_argument("--devices", metavar="N", help="devices to use, or auto")
     sub.add_argument(
         "--actors", metavar="DEVICES", help="sebulba: devices that act, a count or places as [0,1]; seed: processes"

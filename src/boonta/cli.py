@@ -2,12 +2,14 @@
 
 import argparse
 import dataclasses
+import errno
 import json
 import os
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -18,6 +20,7 @@ from boonta.experiments import process
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Returns the exit code: 0 done, 1 failed, 2 usage, 128 + signal where one asked it to end."""
+    process.mend_streams()
     args = parser(COMMANDS).parse_args(argv)
     try:
         return args.command(args)
@@ -35,6 +38,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         print(f"boonta: {error}", file=sys.stderr)
         return 1
+    except RuntimeError as error:
+        if not process.no_backend(error):
+            raise
+        print(f"boonta: {process.no_backend(error)}", file=sys.stderr)
+        return 1
 
 
 def _actor(args: argparse.Namespace) -> int:
@@ -44,9 +52,10 @@ def _actor(args: argparse.Namespace) -> int:
         process.tie()
     os.environ.setdefault("JAX_PLATFORMS", "cpu")  # accelerators are the server's, also from compiled environments
     from boonta import envs
+    from boonta.core.faults import Exhausted
     from boonta.core.host import Host, Workers
     from boonta.envs.trials import stepped_by
-    from boonta.transport.actor import Actor, Broken, Lost, act
+    from boonta.transport.actor import Actor, Lost, act
     from boonta.transport.security import Security, check_address
 
     settings = {}
@@ -76,7 +85,7 @@ def _actor(args: argparse.Namespace) -> int:
             made,
             Actor(addresses, args.envs, args.first, name, security, workers, args.patience, quiet=args.tied),
         )
-    except (Lost, Broken) as error:
+    except (Lost, Exhausted) as error:
         print(f"boonta: {error}", file=sys.stderr)
     return 1
 
@@ -111,13 +120,19 @@ def _split_worker(args: argparse.Namespace) -> int:
 
 
 def _train(args: argparse.Namespace) -> int:
-    from boonta.experiments import claim
+    from boonta.experiments import claim, record
     from boonta.experiments import config as configuration
 
     run = {"steps": args.steps, "seed": args.seed, "seeds": args.seeds, "on_nan": args.on_nan, "sweep": args.sweep}
     assignments = list(args.assignments)
-    if args.resume and not (args.resume / "config.toml").is_file():
-        raise FileNotFoundError(f"--resume {args.resume}: not a run folder, it has no config.toml")
+    if args.source is None and (args.checkpoint, args.member) != (None, None):
+        raise ValueError("--checkpoint and --member are of --from RUN, whose networks a new run begins with")
+    if args.source and args.resume:
+        raise ValueError("--from and --resume do not go together: a run begins anew, or it goes on")
+    if args.resume:
+        if not (args.resume / "config.toml").is_file():
+            raise FileNotFoundError(f"--resume {args.resume}: not a run folder, it has no config.toml")
+        record.check(args.resume, "--resume ")
     source = args.resume / "config.toml" if args.resume else args.config
     architecture = configuration.architecture_for(args.agent, args.env, args.on, source, assignments)
     if args.devices is not None:
@@ -133,6 +148,11 @@ def _train(args: argparse.Namespace) -> int:
         assignments.append("architecture.lag=0")
     if args.resume:
         config = configuration.load(args.resume / "config.toml")
+        if args.steps is not None:
+            if args.steps < 1:
+                raise ValueError(f"--steps must be at least 1, got {args.steps}")
+            config = config._replace(run=dataclasses.replace(config.run, steps=args.steps))
+            run["steps"] = None
         # What changes no number may change: how to go on after a NaN, and where others are to be found.
         if args.on_nan:
             config = config._replace(run=dataclasses.replace(config.run, on_nan=args.on_nan))
@@ -148,26 +168,28 @@ def _train(args: argparse.Namespace) -> int:
             raise ValueError(f"--out {args.out}: a resumed run stays in its folder {folder}")
     else:
         config = configuration.resolve(args.agent, args.env, architecture, args.config, assignments, run)
-        folder = args.out or Path("runs") / f"{config.agent}-{config.env}-{time.strftime('%Y%m%d-%H%M%S')}".replace(
-            ":", "-"
-        )
-        if folder.exists() and not (folder.is_dir() and claim.blank(folder) and not claim.in_use(folder)):
+        name = f"{config.agent}-{config.env}-{time.strftime('%Y%m%d-%H%M%S')}".replace(":", "-").replace("/", "-")
+        folder = args.out or Path("runs") / name
+        if args.out and folder.exists() and not (folder.is_dir() and claim.blank(folder) and not claim.in_use(folder)):
             raise FileExistsError(_occupied(folder))
     hosts = process.Hosts(args.coordinator, args.processes, args.process, args.distributed)
     if hosts.several() and not (args.out or args.resume):
         raise ValueError("several hosts need --out DIR: one folder that all of them see")
     process.start(config.architecture_settings.devices, hosts)
     from boonta.experiments import files, report, training
+    from boonta.experiments.warm_start import Source
 
     try:
-        result = training.train(config, folder, resume=bool(args.resume), quiet=args.json)
+        source = Source(args.source, args.checkpoint or "latest", args.member or 0) if args.source else None
+        own = not (args.out or args.resume)
+        result = training.train(config, folder, bool(args.resume), quiet=args.json, source=source, own=own)
     except training.Interrupted as stop:
         print(f"boonta: {stop}", file=sys.stderr)
         return 128 + stop.signal
     except training.Failed as failure:
         process.last_word(f"boonta: {failure}")
         return 1
-    summary = result.summary
+    summary, folder = result
     if not process.leads():
         return 0
     try:
@@ -232,10 +254,13 @@ def _watch(args: argparse.Namespace) -> int:
 
         out = args.out or args.run / "tree.html"
         moves = thoughts.think(run, args.seed, args.steps)
-        thoughts_page.write_page(moves, f"{run.config.agent} on {run.config.env}, step {run.facts['env_steps']}", out)
+        with _writable():
+            title = f"{run.config.agent} on {run.config.env}, step {run.facts['env_steps']}"
+            thoughts_page.write_page(moves, title, out)
         print(f"{out}: {len(moves)} moves")
         return 0
-    made = runs.watch(run, args.out or args.run / "watch.gif", args.steps, args.seed)
+    with _writable():
+        made = runs.watch(run, args.out or args.run / "watch.gif", args.steps, args.seed)
     end = "" if made["whole"] else f" in the first {args.steps} steps"
     print(f"{made['out']}: {made['frames']} frames, return {made['return']:g}{end}")
     return 0
@@ -274,10 +299,22 @@ def _play(args: argparse.Namespace) -> int:
     return 0
 
 
+@contextmanager
+def _writable() -> Iterator[None]:
+    """What cannot be written in a run folder can be written elsewhere."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise
+        raise PermissionError(f"{error}; name a place that can be written with --out") from error
+
+
 def _report(args: argparse.Namespace) -> int:
     from boonta.experiments import report
 
-    print(report.write_report(args.runs, args.out))
+    with _writable():
+        print(report.write_report(args.runs, args.out))
     return 0
 
 
@@ -332,6 +369,7 @@ def _bench(args: argparse.Namespace) -> int:
 
 
 def _doctor(args: argparse.Namespace) -> int:
+    code = 0
     if args.run:
         from boonta.experiments import runs
 
@@ -346,11 +384,14 @@ def _doctor(args: argparse.Namespace) -> int:
             name: "installed" if all(machine.versions(packages).values()) else f"pip install 'boonta[{name}]'"
             for name, packages in machine.EXTRAS.items()
         }
-        there = [f"{device.platform}:{device.id} {device.device_kind}" for device in jax.devices()]
+        try:
+            there = [f"{device.platform}:{device.id} {device.device_kind}" for device in jax.devices()]
+        except RuntimeError as error:
+            code, there = 1, [f"none: {process.no_backend(error) or error}"]
         facts = {"devices": there, "machine": machine.machine(), "versions": machine.versions(), "extras": extras}
     if args.json:
         print(json.dumps(facts))
-        return 0
+        return code
     for key, value in facts.items():
         print(f"{key}:" if isinstance(value, dict | list) else f"{key}: {value}")
         for line in (
@@ -361,7 +402,7 @@ def _doctor(args: argparse.Namespace) -> int:
             else []
         ):
             print(f"  {line}")
-    return 0
+    return code
 
 
 def _value(text: str) -> Any:

@@ -14,9 +14,10 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from boonta.architectures.learning import Stored, fused, gathered, initial, repeat, spread
-from boonta.core import acting, devices, episodes, health, random
+from boonta.core import acting, devices, episodes, health, random, totals
 from boonta.core.agent import Agent, check
 from boonta.core.environment import Environment
+from boonta.core.totals import Totals
 from boonta.core.types import Array, Key, Params, PyTree, Trajectory
 
 
@@ -140,13 +141,20 @@ class Program(NamedTuple):
 
     Attributes:
         start: (seeds int32 [M], settings {name: [M]}) -> State [M, ...] on the devices.
-        run: (State [M, ...], iterations) -> (State, metrics {name: [M, iterations]}). The state given is donated.
+        run: (State [M, ...], iterations) -> (State, metrics {name: [M, iterations]}). The state given is donated; every
+            number of iterations is compiled anew.
+        advance: (State [M, ...], Totals [M], iterations int32 []) -> (State, Totals), to which these are added one by
+            one: sums do not depend on how many are made at once. The state given is donated; one program makes
+            any number of iterations.
+        nothing: State [M, ...] -> the Totals [M] to begin with.
         mesh: with the axes `population` and `learners`.
         specs: how each part of the state lies on the mesh.
     """
 
     start: Callable[[Array, dict[str, Array]], State]
     run: Callable[[State, int], tuple[State, dict[str, Array]]]
+    advance: Any
+    nothing: Callable[[State], Totals]
     mesh: Mesh
     specs: State
 
@@ -181,4 +189,25 @@ def program(unit: Anakin, mesh: Mesh) -> Program:
         loop = members(lambda state: jax.lax.scan(lambda s, _: unit.step(s), state, length=iterations))
         return shard(loop, in_specs=(specs,), out_specs=(specs, everyone))(state)
 
-    return Program(start, run, mesh, specs)
+    def once(state: State) -> tuple[State, Totals]:
+        state, metrics = unit.step(state)
+        return state, totals.once(metrics, jnp)
+
+    def summed(state: State, so_far: Totals, iterations: Array) -> tuple[State, Totals]:
+        def body(_: Array, carry: tuple[State, Totals]) -> tuple[State, Totals]:
+            state, new = once(carry[0])
+            return state, totals.merge(carry[1], new, jnp)
+
+        return jax.lax.fori_loop(0, iterations, body, (state, so_far))
+
+    @partial(jax.jit, donate_argnums=0)
+    def advance(state: State, so_far: Totals, iterations: Array) -> tuple[State, Totals]:
+        loop = lambda state, so_far, iterations: members(partial(summed, iterations=iterations))(state, so_far)  # noqa: E731
+        shared = shard(loop, in_specs=(specs, everyone, P()), out_specs=(specs, everyone))
+        return shared(state, so_far, iterations)
+
+    def nothing(state: State) -> Totals:
+        told = shard(members(lambda state: once(state)[1]), in_specs=(specs,), out_specs=everyone)
+        return totals.nothing(jax.eval_shape(told, state))
+
+    return Program(start, run, advance, nothing, mesh, specs)

@@ -16,7 +16,7 @@ class Request:
     """What a caller wants: `rows` of a batch, and room for the answer."""
 
     def __init__(self, content: Any, rows: int) -> None:
-        self.content, self.rows = content, rows
+        self.content, self.rows, self.since = content, rows, time.monotonic()
         self.answer: Any = None
         self.ready = threading.Event()
 
@@ -26,7 +26,7 @@ class Batcher:
 
     Args:
         maximum: rows of a batch; a request has no more.
-        deadline: seconds after the first request when a batch goes whatever it has.
+        deadline: seconds after its oldest request when a batch goes whatever it has.
         least: () -> rows that a batch waits for until then.
     """
 
@@ -36,7 +36,6 @@ class Batcher:
         self._least = least
         self._waiting: list[Request] = []
         self._taken: list[Request] = []  # the last batch, maybe not answered yet
-        self._since = 0.0
         self._closed = False
         self._changed = threading.Condition()
 
@@ -50,8 +49,6 @@ class Batcher:
         with self._changed:
             if self._closed:
                 raise Closed
-            if not self._waiting:
-                self._since = time.monotonic()
             self._waiting.append(request)
             self._changed.notify_all()
         while not request.ready.wait(CHECK):
@@ -69,7 +66,7 @@ class Batcher:
                 now = time.monotonic()
                 if self._waiting:
                     rows = sum(request.rows for request in self._waiting)
-                    due = self._since + self.deadline
+                    due = self._waiting[0].since + self.deadline
                     if now >= due or rows >= self._least() or rows >= self.maximum:
                         return self._first()
                     self._changed.wait(due - now)
@@ -93,7 +90,6 @@ class Batcher:
         while self._waiting and rows + self._waiting[0].rows <= self.maximum:
             taken.append(self._waiting.pop(0))
             rows += taken[-1].rows
-        self._since = time.monotonic()
         self._taken = taken
         self.batches, self.rows = self.batches + 1, self.rows + rows
         return taken

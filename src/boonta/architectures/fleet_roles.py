@@ -33,6 +33,7 @@ from boonta.core.agent import Agent
 from boonta.core.faults import Guard
 from boonta.core.host import Host, Workers
 from boonta.core.types import Ids, Params, PyTree, Sample, Trajectory
+from boonta.core.watch import Watch
 from boonta.replay.host import HostReplay
 
 
@@ -43,11 +44,13 @@ class Parts(NamedTuple):
         agent: Agent.
         host: the environments.
         play: (params, episodes) -> the scores of greedy episodes.
+        watch: of the updates that a member makes.
     """
 
     agent: Agent
     host: Host
     play: Callable[[Params, int], Any]
+    watch: Watch = Watch()
 
 
 Make = Callable[[], Parts]
@@ -78,7 +81,7 @@ class Rollout:
     def __init__(
         self, make: Make, first: int, envs: int, everyone: int, life: int, seed: int, workers: Workers, finite: bool
     ) -> None:
-        self.agent, self.host, _ = make()
+        self.agent, self.host, *_ = make()
         self.index = np.arange(first, first + envs, dtype=np.int32)
         self.life, self.seed = life, seed
         actor, params = sebulba.acts(self.agent, self.host.spec), jax.eval_shape(self.agent.init, jax.random.key(0))
@@ -150,7 +153,7 @@ class Reanalysis:
     """
 
     def __init__(self, make: Make, seed: tuple[int, int]) -> None:
-        agent, host, _ = make()
+        agent, host, *_ = make()
         self._again = jax.jit(sampled(agent, 0, host.spec.stack).again)
         self._key = jax.random.fold_in(random.key(seed[0]), seed[1])
         self._count = 0
@@ -178,7 +181,7 @@ class Memory:
     """
 
     def __init__(self, make: Make, batch: int, capacity: int, compress: bool, seed: tuple[int, int]) -> None:
-        agent, host, _ = make()
+        agent, host, *_ = make()
         ((_, learner),) = agent.learners.items()
         example = sebulba.acts(agent, host.spec).piece(jax.eval_shape(agent.init, jax.random.key(0)))
         check_memory(agent, example.memory)
@@ -253,7 +256,7 @@ class ParameterServer:
     """
 
     def __init__(self, make: Make, chunk: int, batch: int, count: int) -> None:
-        agent, host, _ = make()
+        agent, host, _, self._watch = make()
         actor, here = sebulba.acts(agent, host.spec), jax.devices()[: count or None]
         self._chunk, self._mesh = chunk, devices.mesh(here)
         params = jax.eval_shape(agent.init, jax.random.key(0))
@@ -300,8 +303,9 @@ class ParameterServer:
     def learn(self, sample: Sample) -> tuple[tuple[Ids, np.ndarray | None], dict[str, Any]]:
         """From a sample: the priorities that come of it, if any, and metrics."""
         since, state = time.perf_counter(), self._state
-        self._state, metrics, priorities = self._update(state.params, tuple(state[1:]), sample)
-        found = self._told(metrics, since)
+        with self._watch.update():
+            self._state, metrics, priorities = self._update(state.params, tuple(state[1:]), sample)
+            found = self._told(metrics, since)
         return (sample.ids, None if priorities is None else np.asarray(priorities)), found
 
     def learn_once(self, *chunks: Trajectory) -> dict[str, Any]:
@@ -310,8 +314,9 @@ class ParameterServer:
         each = self._chunk // len(chunks[0].origin.environment)
         groups = [chunks[i : i + each] for i in range(0, len(chunks), each)]
         whole = [nests.mapped(lambda *parts: np.concatenate(parts), one, *others) for one, *others in groups]
-        self._state, metrics = self._update(state.params, tuple(state[1:]), [self._ship(batch) for batch in whole])
-        return self._told(metrics, since)
+        with self._watch.update():
+            self._state, metrics = self._update(state.params, tuple(state[1:]), [self._ship(batch) for batch in whole])
+            return self._told(metrics, since)
 
     def _told(self, metrics: PyTree, since: float) -> dict[str, Any]:
         """Metrics, the seconds that they took, and the version of the parameters after them."""

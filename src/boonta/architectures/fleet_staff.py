@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from boonta.core.crew import Crew, Gone, Lost, Member, Raised, Ref, Resources
-from boonta.core.faults import Broken
+from boonta.core.faults import Broken, Exhausted, Supervisor
 
 CHECK = 0.2  # seconds that answers are waited for at a time
 READY = 600.0  # seconds that a member has to begin, and for its first answer of a kind: it may have to compile
@@ -23,7 +23,6 @@ class Post:
 
     Attributes:
         life: how often it was taken, from the run's first life on.
-        spent: how often its member was replaced.
         here: whether there was room for its member, so that its process is there.
         waits: whether it was told that there is none.
         ready: whether it can be asked for something.
@@ -33,17 +32,16 @@ class Post:
         replaced: called when somebody else has taken it.
     """
 
-    def __init__(self, name: str, hire: Callable[[int], Member], needs: Resources, life: int) -> None:
+    def __init__(self, name: str, hire: Callable[[int, float], Member], needs: Resources, life: int) -> None:
         self.name, self.needs, self._hire = name, needs, hire
-        self.life, self.spent = life - 1, -1
+        self.life = life - 1
         self.replaced: Callable[[], None] = _nothing
-        self.renew()
+        self.renew(0.0)
 
-    def renew(self) -> None:
-        """Somebody else, in the next life."""
+    def renew(self, delay: float) -> None:
+        """Somebody else, in the next life, who begins after so many seconds."""
         self.life += 1
-        self.spent += 1
-        self.member = self._hire(self.life)
+        self.member = self._hire(self.life, delay)
         self.here = self.waits = self.ready = self.busy = False
         self.said: Any = None
         self.heard = time.monotonic()
@@ -67,25 +65,22 @@ class Staff:
 
     Args:
         crew: Crew.
-        restarts: how often each of them may be replaced.
+        restarts: how often each of them may be replaced within an hour.
         timeout: seconds after which one that does not answer is.
     """
 
     def __init__(self, crew: Crew, restarts: int, timeout: float) -> None:
-        self.crew, self.restarts, self.timeout = crew, restarts, timeout
+        self.crew, self.timeout = crew, timeout
+        self.supervisor = Supervisor(restarts)
         self.posts: list[Post] = []
         self.notices: list[str] = []
         self._calls: dict[Ref, _Call] = {}
         self._quiet = 0.0  # seconds waited since anybody answered, or made something
 
-    @property
-    def spent(self) -> int:
-        """Members that were replaced."""
-        return sum(post.spent for post in self.posts)
-
     def hire(self, name: str, make: Callable[[int], Any], needs: Resources, life: int) -> Post:
         """Somebody new; `make`: life -> the object that answers."""
-        post = Post(name, lambda life: self.crew.hire(name, partial(make, life), needs), needs, life)
+        hired = lambda life, delay: self.crew.hire(name, partial(_made, make, life, delay), needs)  # noqa: E731
+        post = Post(name, hired, needs, life)
         self.posts.append(post)
         self._begin(post)
         return post
@@ -189,11 +184,14 @@ class Staff:
 
     def _replace(self, post: Post, why: str) -> None:
         """Somebody else in its place, and what was asked of it undone."""
-        if post.spent == self.restarts:
-            raise Failed(f"{post.name}: {why}, after {self.restarts} restarts")
+        try:
+            restart = self.supervisor.incident(post.name, why, of=post.name)
+        except Exhausted as error:
+            raise Failed(str(error)) from error
         self.crew.dismiss(post.member)
-        post.renew()
-        self.notices.append(f"{post.name} is replaced ({post.spent} of {self.restarts}): {why}")
+        post.renew(restart.delay)
+        most = self.supervisor.per_hour
+        self.notices.append(f"{post.name} is replaced ({restart.count} of {most} within an hour): {why}")
         lost = {ref: call for ref, call in self._calls.items() if call.post is post}
         for ref in lost:
             del self._calls[ref]
@@ -209,6 +207,12 @@ class Staff:
 
     def _begun(self, post: Post, said: Any) -> None:
         post.ready, post.said = True, said
+
+
+def _made(make: Callable[[int], Any], life: int, delay: float) -> Any:
+    """A member, in its own process."""
+    time.sleep(delay)
+    return make(life)
 
 
 def _parts(needs: Resources) -> str:

@@ -21,11 +21,12 @@ from boonta.architectures.learner import State, metric_names, shipper, starter, 
 from boonta.architectures.sebulba import Sebulba, Slot
 from boonta.architectures.sebulba_compiled import Acting, acting_on, shape
 from boonta.core import acting, devices, episodes, random
-from boonta.core.faults import Broken, Budget, Guard
+from boonta.core.faults import Broken, Guard, Supervisor
 from boonta.core.host import Batch
 from boonta.core.spec import Spec
 from boonta.core.trace import Trace
 from boonta.core.types import Array, Params, TimeStep, Trajectory
+from boonta.core.watch import Watch
 
 LIMIT = 10.0  # seconds that an ending run waits for a thread
 
@@ -40,7 +41,7 @@ class Plan(NamedTuple):
         envs: environments of a thread.
         lag: most iterations of learning that the parameters which begin a trajectory may be behind those that learn
             from it; 0 waits for every update, and makes a run that can be repeated.
-        restarts: how often batches of environments may fail, together, before the run does.
+        restarts: how often batches of environments may fail within an hour, together, before the run does.
         timeout: seconds without experience after which the run fails.
         finite: whether an observation or reward that is not finite counts as a failure of its environments.
         hold: whether actors take new parameters only before a trajectory, as those do that have a network far away
@@ -60,6 +61,10 @@ class Plan(NamedTuple):
 
 class Failed(RuntimeError):
     """A thread died, or nothing came; the message says which, with the traceback."""
+
+
+class Asked(Exception):
+    """The run was asked to end while it waited."""
 
 
 class Told(NamedTuple):
@@ -85,15 +90,22 @@ class Threads:
         plan: Plan.
         seed: of the environments' random streams.
         trace: where spans of time go.
+        watch: is told of updates.
+
+    Attributes:
+        asked: whether the run is to end; asked again and again while it waits.
     """
 
     def __init__(
-        self, unit: Sebulba, make: Callable[[np.ndarray, int], Batch], plan: Plan, seed: int, trace: Trace
-    ) -> None:
+        self, unit: Sebulba, make: Callable[[np.ndarray, int], Batch], plan: Plan, seed: int, trace: Trace,
+        watch: Watch | None = None,
+    ) -> None:  # fmt: skip
         self.unit, self.make, self.plan, self.seed, self.trace = unit, make, plan, seed, trace
+        self.watch = watch or Watch()
+        self.asked: Callable[[], bool] = lambda: False
         self.placed = [device for device in plan.actors for _ in range(plan.threads)]
         self.queues: list[queue.SimpleQueue[Item]] = [queue.SimpleQueue() for _ in self.placed]
-        self.budget = Budget(plan.restarts)
+        self.supervisor = Supervisor(plan.restarts)
         self._mesh = devices.mesh(list(plan.learners))
         self._ship = shipper(self._mesh)
         self._update: Any = updater(unit.learner, self._mesh)
@@ -105,6 +117,7 @@ class Threads:
         self._begun = 0  # iterations, counted from `start`
         self._learned = 0  # of them, those that the parameters in `_latest` stand for
         self._taken = 0
+        self._items: list[Item] = []  # for the next iteration
         self._made = [0] * len(self.placed)
         self._failure: str | None = None
         self._fault: BaseException | None = None  # of an update
@@ -150,8 +163,12 @@ class Threads:
 
         Raises:
             Failed: an actor thread died, or nothing came in time; an update that failed raises what it raised.
+            Asked: the run is to end. What was taken stays for the next call.
         """
-        items = [self._take() for _ in range(self.unit.learning.rounds)]
+        while len(self._items) < self.unit.learning.rounds:
+            self._items.append(self._take())
+        items, self._items = self._items, []
+        self.watch.begin()
         state, metrics = self._update(state.params, tuple(state[1:]), [item.trajectory for item in items])
         self._begun += 1
         self._updating.put((state.params, metrics))
@@ -193,6 +210,7 @@ class Threads:
                     continue
                 with self.trace.span("learn"):
                     version += int(metrics["made"])  # waits for it
+                    self.watch.end()
                 with self.trace.span("publish"):
                     self._publish(params, version, self._learned + 1)
         except BaseException as error:
@@ -214,12 +232,14 @@ class Threads:
     def _take(self) -> Item:
         """The next item of the threads in turn, which bounds the lag and lets synchronous runs be repeated."""
         which = self._taken % len(self.queues)
-        spent, since = self.budget.spent, time.monotonic()
+        failed, since = self.supervisor.incidents, time.monotonic()
         while time.monotonic() < since + self.plan.timeout:
             self.check()
-            if self.budget.spent > spent or self._learned < self._begun:
+            if self.asked():
+                raise Asked
+            if self.supervisor.incidents > failed or self._learned < self._begun:
                 # Environments that are made anew have all the time again, as have actors that wait for an update.
-                spent, since = self.budget.spent, time.monotonic()
+                failed, since = self.supervisor.incidents, time.monotonic()
             try:
                 item = self.queues[which].get(timeout=0.2)
             except queue.Empty:
@@ -243,8 +263,14 @@ class Threads:
                 try:
                     self._live(which, life)
                 except Broken as error:
-                    self.budget.spend(f"actor {which}", error)
+                    restart = self.supervisor.incident(f"environments of actor {which}", error)
+                    self.supervisor.tell(
+                        f"environments of actor {which} failed and are made anew ({restart.count} of "
+                        f"{self.plan.restarts} within an hour): {error}"
+                    )
                     life += 1
+                    with self._changed:
+                        self._changed.wait_for(lambda: self._stopping, restart.delay)
         except BaseException as error:
             (*_, last) = str(error).strip().splitlines() or [type(error).__name__]
             self._failure = f"actor {which} died: {last}\n{traceback.format_exc()}"
@@ -256,7 +282,7 @@ class Threads:
         index = np.arange(first, first + envs, dtype=np.int32)
         compiled = self._acting[device]
         key = acting.streams(random.key(self.seed), life).actors
-        guard = Guard(partial(self.make, index, life), self.plan.finite, self.budget.tell)
+        guard = Guard(partial(self.make, index, life), self.plan.finite, self.supervisor.tell)
         with jax.default_device(device), guard as environments:
             timestep = environments.reset()
             slot = compiled.begin(self._latest[device][0], key, index, np.int32(life))

@@ -81,7 +81,7 @@ class Passing:
         """
         with threads.trace.span("wait for experience"):
             items = [_waited(threads, threads.take, threads.silence) for _ in range(self.learning.rounds)]
-        with threads.trace.span("learn"):
+        with threads.trace.span("learn"), threads.watch.update():
             chunks = [self._ship(item.chunk) for item in items]
             state, metrics = self._update(state.params, tuple(state[1:]), chunks)
             jax.block_until_ready(metrics)
@@ -162,7 +162,7 @@ class Replaying:
         feeder = self._fed(state, threads)
         with threads.trace.span("wait for samples"):
             drawn = _waited(threads, lambda: self._get(feeder), lambda: self._silence(threads))
-        with threads.trace.span("learn"):
+        with threads.trace.span("learn"), threads.watch.update():
             state, metrics, priorities = self._update(state.params, tuple(state[1:]), drawn.sample)
             self._params, self._version = _here(state.params), self._version + 1
             self._revise()  # of the update before, while this one runs

@@ -16,6 +16,7 @@ from boonta.architectures.seed_inference import CHECK, Compiled, Inference, Item
 from boonta.core.spec import Spec
 from boonta.core.trace import Trace
 from boonta.core.types import Array, Params, TimeStep
+from boonta.core.watch import Watch
 
 LIMIT = 10.0  # seconds that an ending run waits for a thread
 
@@ -87,10 +88,12 @@ class Threads:
         plan: Plan.
         seed: of the run.
         trace: where spans of time go.
+        watch: is told of updates.
     """
 
-    def __init__(self, unit: Seed, spec: Spec, plan: Plan, seed: int, trace: Trace) -> None:
+    def __init__(self, unit: Seed, spec: Spec, plan: Plan, seed: int, trace: Trace, watch: Watch | None = None) -> None:
         self.unit, self.spec, self.plan, self.seed, self.trace = unit, spec, plan, seed, trace
+        self.watch = watch or Watch()
         first = jax.process_index() * plan.envs
         each = plan.envs // len(plan.inference)
         self.parts = [Part(self, device, first + i * each) for i, device in enumerate(plan.inference)]

@@ -11,6 +11,8 @@ Processes that act and processes that learn, none of which waits for another but
 starts them, looks after them, and stops the counts where the run wants to look.
 """
 
+import math
+import subprocess
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -23,6 +25,7 @@ from boonta.architectures.learner import State
 from boonta.architectures.split_wiring import BEGUN, GO, LIMIT, SAVE, STOP, ActorTold, LearnerTold, Wiring
 from boonta.core import random
 from boonta.core.exchange import Disconnected, Exchange
+from boonta.core.faults import Exhausted, Supervisor
 from boonta.core.types import Params, PyTree
 
 LOOK = 0.02  # seconds between looks
@@ -78,6 +81,7 @@ class _Post:
         self.since: dict[str, float] = {}  # when each was last seen to move
         self.silent: set[str] = set()  # who has not moved yet: the others may have to wait for it
         self.lives = 0
+        self.due = math.inf  # when those that ended are to be started anew
 
     def see(self, beats: dict[str, int], now: float) -> None:
         """How often each has moved so far."""
@@ -94,17 +98,16 @@ class Split:
         wiring: Wiring.
         exchange: Exchange.
         begin: starts processes.
-        restarts: how often processes may be replaced before the run fails.
+        supervisor: of processes that are replaced; what it is told is for the user.
         timeout: seconds after which a process that does not move is replaced.
         life: of the environments, at first.
     """
 
     def __init__(
-        self, wiring: Wiring, exchange: Exchange, begin: Begin, restarts: int, timeout: float, life: int = 0
+        self, wiring: Wiring, exchange: Exchange, begin: Begin, supervisor: Supervisor, timeout: float, life: int = 0
     ) -> None:
-        self.wiring, self.exchange, self.restarts, self.timeout, self.life = wiring, exchange, restarts, timeout, life
-        self.spent = 0
-        self._begin, self._notices = begin, []
+        self.wiring, self.exchange, self.timeout, self.life = wiring, exchange, timeout, life
+        self._begin, self._supervisor = begin, supervisor
         plan = wiring.plan
         self._posts = [_Post([role]) for role in plan.roles() if role.startswith("environment/")]
         self._posts += [_Post([f"{name}/{i}" for i in range(n)]) for name, n in plan.members.items()]
@@ -211,11 +214,6 @@ class Split:
             found |= {f"pieces/{i}": entries.data, f"begin/{i}": np.asarray(entries.following - len(entries.data))}
         return found
 
-    def told(self) -> list[str]:
-        """What has happened since the last call."""
-        notices, self._notices = self._notices, []
-        return notices
-
     def close(self) -> None:
         """End all processes."""
         with suppress(Disconnected):  # then they end by themselves, or are ended here
@@ -225,7 +223,7 @@ class Split:
         while (left := [process for process in left if _runs(process)]) and time.monotonic() < until:
             time.sleep(LOOK)
         for process in left:
-            with suppress(Disconnected):
+            with suppress(Disconnected, subprocess.TimeoutExpired):  # one that cannot be ended is left behind
                 process.kill()
                 process.wait(ENDING)
 
@@ -256,13 +254,17 @@ class Split:
         totals = self.exchange.totals()
         post.beats, post.silent = {role: totals[f"beat/{role}"] for role in post.roles}, set(post.roles)
         post.since = dict.fromkeys(post.roles, time.monotonic() + BEGINNING)
-        post.processes = self._begin(post.roles, self.life + post.lives)
+        post.processes, post.due = self._begin(post.roles, self.life + post.lives), math.inf
         post.lives += 1
 
     def look_after(self) -> None:
         """Replace who died, or does not move."""
         totals, now = self.exchange.totals(), time.monotonic()
         for post in self._posts:
+            if not post.processes:
+                if now >= post.due:
+                    self._start(post)
+                continue
             codes = [process.poll() for process in post.processes]
             dead = [(role, code) for role, code in zip(post.roles, codes, strict=True) if code is not None]
             post.see({role: totals[f"beat/{role}"] for role in post.roles}, now)
@@ -273,15 +275,25 @@ class Split:
             who = dead[0][0] if dead else still[0]
             if dead and all(code == USAGE for _, code in dead):
                 raise Failed(f"{who} died ({why}), which another could not do better")
-            if self.spent == self.restarts:
-                raise Failed(f"{who} died ({why}), after {self.spent} restarts (architecture.restarts)")
-            self.spent += 1
-            self._notices.append(f"{who} died ({why}) and is replaced ({self.spent} of {self.restarts})")
+            try:
+                restart = self._supervisor.incident(f"{who} died", why)
+            except Exhausted as error:
+                raise Failed(str(error)) from error
+            self._supervisor.tell(
+                f"{who} died ({why}) and is replaced ({restart.count} of {self._supervisor.per_hour} within an hour)"
+            )
             for process in post.processes:
-                if process.poll() is None:
-                    process.kill()
-                process.wait(ENDING)
-            self._start(post)
+                self._end(process)
+            post.processes, post.silent, post.due = [], set(post.roles), now + restart.delay
+
+    def _end(self, process: Process) -> None:
+        """End a process that is of no use any more."""
+        if process.poll() is None:
+            process.kill()
+        try:
+            process.wait(ENDING)
+        except subprocess.TimeoutExpired as error:
+            raise Failed(f"a process that was killed has not ended in {ENDING:g} s") from error
 
     def _hear(self, told: Told) -> None:
         for role, begin in self._read.items():

@@ -22,6 +22,7 @@ from boonta.core.episodes import Finished, merge_all
 from boonta.core.exchange import Exchange
 from boonta.core.settings import Refused
 from boonta.core.types import Params, PyTree
+from boonta.core.watch import Watch
 from boonta.replay.host import HostReplay
 
 TELL = 0.1  # seconds between what a process tells of itself
@@ -170,6 +171,7 @@ class Learning(Moving):
         self, wiring: Wiring, exchange: Exchange, name: str, rank: int, mesh: Mesh, compress: bool = False
     ) -> None:
         super().__init__(exchange, f"{name}/{rank}")
+        self.watch = Watch()
         plan, learner = wiring.plan, wiring.agent.learners[name]
         self.wiring, self.name, self.rank, self.mesh, self.wanted = wiring, name, rank, mesh, learner.experience
         half = sampled(wiring.alone(name), 0, wiring.spec.stack)
@@ -275,6 +277,10 @@ class Learning(Moving):
         return self._lag <= self.wiring.plan.lag
 
     def _learn(self) -> None:
+        with self.watch.update():
+            self._learn_once()
+
+    def _learn_once(self) -> None:
         since = time.perf_counter()
         if self.rank == 0:
             self.exchange.put(f"next/{self.name}", self.updates + 1)

@@ -58,16 +58,16 @@ def follow(episode: Episode, reward: Array, step_type: Array) -> tuple[Episode, 
     return episode, merge(jax.tree.map(jnp.ravel, ended))
 
 
-def summary(finished: Finished) -> dict[str, Array]:
-    """Mean and spread of the return, mean length and count; NaN means where no episode ended."""
-    count = finished.count
-    mean = finished.total / count
-    return {
-        "episode/return_mean": mean,
-        "episode/return_std": jnp.sqrt(finished.squares / count),
-        "episode/length_mean": finished.length / count,
-        "episode/count": count,
-    }
+def summary(finished: Finished) -> dict[str, np.ndarray]:
+    """Mean and spread of the return, mean length and count, on the host; NaN means where no episode ended."""
+    count, total, squares, length = map(np.asarray, finished)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return {
+            "episode/return_mean": total / count,
+            "episode/return_std": np.sqrt(squares / count),
+            "episode/length_mean": length / count,
+            "episode/count": count,
+        }
 
 
 def merge(parts: Finished) -> Finished:

@@ -1,11 +1,14 @@
-"""Environments that fail: their faults under one name, and how often they may be made anew."""
+"""What fails and can be begun anew: the faults of environments under one name, and how often which may be restarted."""
 
 import queue
+import random
 import threading
+import time
 import traceback
+from collections import defaultdict, deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,6 +16,8 @@ from boonta.core import nests
 from boonta.core.host import Batch
 from boonta.core.types import PyTree, TimeStep
 
+HOUR = 3600.0
+SOON, LATE = 0.1, 30.0  # seconds before the first restart within an hour, and at most before any
 OURS = str(Path(__file__).resolve().parents[1])
 
 
@@ -24,32 +29,66 @@ class Unclosed(RuntimeError):
     """Environments whose `close` raised; the message says what."""
 
 
-class Budget:
-    """How often environments may fail, over all threads, before the run does.
+class Exhausted(RuntimeError):
+    """What a run needs has failed too often; the message says what, why, and how often it may."""
+
+
+class Restart(NamedTuple):
+    """After an incident: the how-manieth within an hour it was, and the seconds to wait before beginning anew."""
+
+    count: int
+    delay: float
+
+
+class Supervisor:
+    """How often what a run needs may fail within an hour, over all threads, before the run does.
+
+    What fails again soon is begun anew later and later, and never all at the same moment.
 
     Args:
-        most: so often.
+        per_hour: incidents that may lie within an hour.
+        clock: seconds that never go back.
+        chance: from 0 to 1, of the delay.
+        setting: the name of the first, for the message.
+
+    Attributes:
+        incidents: how many there were in all.
     """
 
-    def __init__(self, most: int) -> None:
-        self.most, self.spent = most, 0
+    def __init__(
+        self, per_hour: int, clock: Callable[[], float] = time.monotonic, chance: Callable[[], float] = random.random,
+        setting: str = "architecture.restarts",
+    ) -> None:  # fmt: skip
+        self.per_hour, self.incidents, self._setting = per_hour, 0, setting
+        self._clock, self._chance = clock, chance
+        self._times: dict[str, deque[float]] = defaultdict(deque)
         self._told: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._lock = threading.Lock()
 
-    def spend(self, who: str, error: Broken) -> None:
+    def incident(self, who: str, why: object, of: str = "") -> Restart:
         """Count a failure that can be borne.
 
+        Args:
+            who: failed.
+            why: in words.
+            of: what is counted together; by default everything.
+
         Raises:
-            Broken: the error given, where it cannot.
+            Exhausted: it cannot.
         """
         with self._lock:
-            if self.spent == self.most:
-                raise error
-            self.spent += 1
-            self._told.put(f"environments of {who} failed and are made anew ({self.spent} of {self.most}): {error}")
+            now, times = self._clock(), self._times[of]
+            while times and times[0] <= now - HOUR:
+                times.popleft()
+            if len(times) >= self.per_hour:
+                said = f" ({self._setting}={self.per_hour})" if self._setting else ""
+                raise Exhausted(f"{who}, after {len(times)} restarts within an hour{said}: {why}")
+            times.append(now)
+            self.incidents += 1
+            return Restart(len(times), min(SOON * 2 ** (len(times) - 1), LATE) * (0.5 + 0.5 * self._chance()))
 
     def tell(self, notice: str) -> None:
-        """Say something else about environments."""
+        """Say something that a user should know."""
         self._told.put(notice)
 
     def told(self) -> list[str]:

@@ -1,6 +1,8 @@
 """Signals that ask a run to end, and other things on which several hosts must agree."""
 
+import math
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -10,6 +12,8 @@ import numpy as np
 
 from boonta.core import signals
 from boonta.core.types import PyTree
+
+PATIENCE = 2.0  # seconds after a first signal in which others of its kind say nothing new
 
 
 class Interrupted(Exception):
@@ -91,24 +95,38 @@ def shared(tree: PyTree) -> PyTree:
 
 
 @contextmanager
-def received() -> Iterator[list[int]]:
-    """The first SIGINT or SIGTERM is put into the list that this gives; a second one ends the process as usual."""
+def received(wake: int = -1) -> Iterator[list[int]]:
+    """The first SIGINT or SIGTERM is put into the list that this gives.
+
+    A second one, two seconds later or more, ends the process as usual; launchers send several at once.
+
+    Args:
+        wake: a descriptor to which the numbers of signals are written at once, also where this thread cannot hear them.
+    """
     seen: list[int] = []
     before: dict[int, Any] = {}
+    until = math.inf
 
     def note(number: int, frame: Any) -> None:
-        seen.append(number)
-        for each, handler in before.items():
-            signal.signal(each, handler)
+        nonlocal until
+        if not seen:
+            seen.append(number)
+            until = time.monotonic() + PATIENCE
+        elif time.monotonic() >= until:
+            for each, handler in before.items():
+                signal.signal(each, handler)
+            signal.raise_signal(number)
 
     try:
         for number in signals.ENDING:
             before[number] = signal.signal(number, note)
+        old = signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
     except ValueError:  # not the main thread: whoever owns that handles signals
         yield seen
         return
     try:
         yield seen
     finally:
+        signal.set_wakeup_fd(old, warn_on_full_buffer=False)
         for number, handler in before.items():
             signal.signal(number, handler)

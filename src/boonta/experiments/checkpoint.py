@@ -10,15 +10,18 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
+import tensorstore as ts
 from orbax.checkpoint.checkpoint_managers import preservation_policy as keep
 
-from boonta.core import random
+from boonta.core import random, trees
 from boonta.core.types import PyTree
 from boonta.experiments import agreement, files
+from boonta.experiments.own_folder import OwnFolder
 
 FOLDER = "checkpoints"
 SUMS = "checksums.json"
 _ASIDE = "replaced-"  # before the name of a checkpoint while another is saved in its place
+_PATTERN = set("*?[\\")  # what Orbax takes for a pattern in a path, and then leaves a checkpoint half made
 _LOWEST = -1e300  # finite: JSON has no infinity
 
 
@@ -40,7 +43,13 @@ class Checkpoints:
 
     def __init__(self, folder: Path, latest: int = 3) -> None:
         logging.getLogger("absl").setLevel(logging.ERROR)  # orbax tells every step of a save
-        self._folder = folder.resolve() / FOLDER
+        self._folder, self._alias = folder.resolve() / FOLDER, None
+        self._place = self._folder  # as Orbax knows it
+        if _PATTERN & set(str(self._place)):
+            self._alias = OwnFolder()
+            self._place = self._alias.path / FOLDER
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._place.symlink_to(self._folder)
         policy = keep.AnyPreservationPolicy(
             [keep.LatestN(latest), keep.BestN(get_metric_fn=lambda metrics: metrics["score"], n=1)]
         )
@@ -49,14 +58,14 @@ class Checkpoints:
             best_fn=lambda metrics: metrics["score"],  # without it scores are not written, and best means latest
             enable_async_checkpointing=False,
         )
-        self._manager = ocp.CheckpointManager(self._folder, options=options)
+        self._manager = ocp.CheckpointManager(self._place, options=options)
 
     def save(self, env_steps: int, state: PyTree, facts: dict[str, Any], score: float | None) -> None:
         """Save under `env_steps`, in place of what is there. `score` says which is the best; None for not evaluated.
 
         Raises:
-            OSError: it could not be written, or hosts that should hold the same do not; nothing of it is left, and what
-                was there is intact.
+            OSError: it could not be written, or not be found again, or hosts that should hold the same do not; nothing
+                of it is left, and what was there is intact.
         """
         data = random.without_keys(state)
         checksum = _checksum(data)
@@ -72,6 +81,7 @@ class Checkpoints:
             self._manager.save(env_steps, args=args, metrics={"score": rank})
             self._manager.wait_until_finished()
             if jax.process_index() == 0:
+                _check_index(self._place / str(env_steps) / "state", {*trees.named(_without_empty(data))})
                 files.write_json(self._folder / str(env_steps) / SUMS, _sums(self._folder / str(env_steps)))
                 if replaces:
                     shutil.rmtree(self._folder / f"{_ASIDE}{env_steps}")
@@ -85,11 +95,12 @@ class Checkpoints:
                 f"the checkpoint at step {env_steps} could not be saved in {self._folder}: {error}"
             ) from error
 
-    def restore(self, like: PyTree, which: int | str = "latest") -> Restored:
+    def restore(self, like: PyTree | None, which: int | str = "latest") -> Restored:
         """A checkpoint, falling back to the one before where a file is truncated or damaged.
 
         Args:
-            like: the state, or its shapes, with the shardings to restore to.
+            like: the state, or its shapes, with the shardings to restore to; None for all arrays as they were saved, by
+                name, keys as bare numbers, on one device.
             which: "latest", "best", or a step count, from which nothing falls back.
 
         Raises:
@@ -114,7 +125,7 @@ class Checkpoints:
                 return Restored(*self._read(step, like), passed_over)
             except Exception as error:  # any damage takes any form
                 passed_over.append(f"checkpoint {step} cannot be read ({type(error).__name__}: {_first_line(error)})")
-        if different := self._different(steps[-1], like):
+        if like is not None and (different := self._different(steps[-1], like)):
             raise ValueError(
                 f"the checkpoints in {self._folder} were made by another version of Boonta or of the agent, which "
                 f"keeps other things ({different}); go on with that version, which run.json names, or start a new run"
@@ -129,17 +140,8 @@ class Checkpoints:
         leaves = files.read_json(folder / "state" / "_METADATA")["tree_metadata"].values()  # Orbax's own
         arrays = [leaf["key_metadata"] for leaf in leaves if not leaf["value_metadata"]["skip_deserialize"]]
         there = {"/".join(str(part["key"]) for part in keys) for keys in arrays}
-        wanted = _names(_without_empty(_without_keys_shape(like)))
+        wanted = {*trees.named(_without_empty(_without_keys_shape(like)))}
         return next((f"{name} is {'new' if name in wanted else 'no more'}" for name in sorted(there ^ wanted)), "")
-
-    def facts(self) -> dict[str, Any] | None:
-        """Those of the latest checkpoint whose facts can be read, None if there is none."""
-        for step in reversed(self.steps()):
-            try:
-                return dict(self._manager.restore(step, args=ocp.args.Composite(facts=ocp.args.JsonRestore()))["facts"])
-            except Exception:  # any damage takes any form; `restore` will tell of it
-                continue
-        return None
 
     def recover(self) -> None:
         """Put back what was being replaced when an earlier process died. On all hosts, before a run goes on."""
@@ -180,8 +182,10 @@ class Checkpoints:
     def close(self) -> None:
         """Release the folder."""
         self._manager.close()
+        if self._alias:
+            self._alias.close()
 
-    def _read(self, step: int, like: PyTree) -> tuple[PyTree, dict[str, Any]]:
+    def _read(self, step: int, like: PyTree | None) -> tuple[PyTree, dict[str, Any]]:
         folder = self._folder / str(step)
         # Files first: tensorstore answers a damaged one with tracebacks from its threads. There are no sums where the
         # run was killed just before they were written; the checksum of the state, below, holds there too.
@@ -190,20 +194,35 @@ class Checkpoints:
         for name, value in wanted.items():
             if found.get(name) != value:
                 raise ValueError(f"{name} is {'damaged' if name in found else 'missing'}")
-        shapes = jax.tree.map(_shape, _without_keys_shape(like))
+        if like is None:
+            here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+            with ocp.StandardCheckpointer() as reader:
+                tree = reader.metadata(self._place / str(step) / "state").item_metadata.tree
+            shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=here), dict(tree))
+        else:
+            shapes = jax.tree.map(_shape, _without_keys_shape(like))
         args = ocp.args.Composite(state=ocp.args.StandardRestore(_without_empty(shapes)), facts=ocp.args.JsonRestore())
         read = self._manager.restore(step, args=args)
         facts, state = dict(read["facts"]), _with_empty(read["state"], shapes)
+        if like is None:  # by name, in another order; the files are those that were written
+            return state, facts
         checksum = _checksum(state)
         if None not in (checksum, facts["checksum"]) and checksum != facts["checksum"]:
             raise ValueError(f"its checksum is {checksum}, but {facts['checksum']} was saved")
         return random.with_keys(state, like), facts
 
 
-def _names(tree: PyTree) -> set[str]:
-    """Of all leaves, the same for a tuple by name and the dictionary that Orbax makes of it."""
-    step = lambda key: str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", key))))  # noqa: E731
-    return {"/".join(map(step, path)) for path, _ in jax.tree_util.tree_leaves_with_path(tree)}
+def _check_index(folder: Path, names: set[str]) -> None:
+    """Check that the arrays of these names can be found in a checkpoint's state.
+
+    Raises:
+        ValueError: one of them cannot.
+    """
+    base = {"driver": "file", "path": f"{folder}/"}
+    keys = ts.KvStore.open({"driver": "ocdbt", "base": base}).result().list().result()
+    there = {key.decode().rpartition("/")[0] for key in keys}
+    if missing := sorted({name.replace("/", ".") for name in names} - there):
+        raise ValueError(f"what was written has no {missing[0]}")
 
 
 def _without_keys_shape(tree: PyTree) -> PyTree:

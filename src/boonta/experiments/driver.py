@@ -15,22 +15,27 @@ import numpy as np
 
 from boonta.agents.common import CLIPPED
 from boonta.core import episodes as counting
+from boonta.core import totals
 from boonta.core.settings import Refused
+from boonta.core.totals import Totals
 from boonta.core.types import PyTree
 from boonta.experiments import agreement, evaluation
 from boonta.experiments.checkpoint import FOLDER, Checkpoints
 from boonta.experiments.config import Config
+from boonta.experiments.intervals import Interval
 from boonta.experiments.metrics import MetricsLog
 from boonta.experiments.progress import Progress
 from boonta.experiments.replays import Replays
 from boonta.experiments.systems import Failed, Idle, System
+from boonta.experiments.watchdog import Watchdog
 
 FACTS = {"iterations": int, "seconds": float, "updates": int}  # of a checkpoint: those of `Mark`
 LIMIT = 3600.0  # seconds that an evaluation may take
 GRACE = 5.0  # seconds that it has where the run is asked to end
 SLICE = 0.2  # seconds between looks at it
 MOST_CLIPPED = 0.01  # share of what is learned that may lie beyond what the network can say, without a warning
-LEARNERS = ("loss/", "policy/", "value/")  # what learners report begins with one of these
+CALL = 5.0  # seconds that a call of `System.advance` is meant to take, in which a signal may not be heard
+UNLEARNED = 0.5  # the same before the first update: iterations may take much longer from then on
 
 Log = Callable[[list[dict[str, Any]]], None]
 
@@ -63,7 +68,10 @@ class Driver:
         self.config, self.folder, self.system, self.quiet = config, folder, system, quiet
         self.lead = jax.process_index() == 0
         self.checkpoints, self.replays = Checkpoints(folder, config.run.keep), Replays(folder)
-        self.mark = Mark(0, 0.0, 0)
+        self.mark = self.logged = Mark(0, 0.0, 0)  # where the run is, and was at the last log line
+        self.interval: Totals | None = None  # of the iterations since then
+        self._fast: tuple[int, float] | None = None  # iterations and seconds of the last call
+        self._saved = (0, time.monotonic())  # iterations behind the last checkpoint, and when it was made
         self.best = -1e300  # the best evaluation so far; JSON has no infinity
         self.evaluated = 0  # the iterations that the last evaluation was about
         self.under_way: Examination | None = None
@@ -72,61 +80,65 @@ class Driver:
         self.clipping = False  # whether it was said that values are clipped
         self.state = self._restored() if resume else system.start()
 
-    def go(self) -> dict[str, Any]:
+    def go(self, ended: Callable[[str, str], None]) -> dict[str, Any]:
         """To the end of the run; the summary.
+
+        Args:
+            ended: takes the status and the cause where the process ends because an update hangs.
 
         Raises:
             Failed: something stopped it.
             Interrupted: a signal did; the run was saved.
         """
         run, system, total = self.config.run, self.system, self.system.iterations
-        chunk = self._iterations(run.log_every, 50)
-        save_every = self._iterations(run.checkpoint_every, 10, chunk)
-        evaluate_every = self._iterations(run.evaluate_every, 10, chunk)
+        log_every, save_every = self._interval(run.log_every, 50), self._interval(run.checkpoint_every, 10)
+        evaluate_every = self._interval(run.evaluate_every, 10)
         began = time.perf_counter()
 
         def asked() -> bool:
-            """Whether the run is to end; asked again and again while it waits."""
+            """Whether to look up: the run is to end, or a checkpoint is due. Asked again and again while it waits."""
             self._tell()
-            return bool(received)
+            return bool(received) or self._late()
 
         with (
-            agreement.received() as received,
+            Watchdog(system.watch, run.update_timeout, self._last, ended) as watchdog,
+            agreement.received(watchdog.wake) as received,
             self._log() as log,
             Progress(system.at(total), self.quiet or not self.lead) as bar,
         ):
             system.progress = bar.note
-            due = self.mark.done in (total, self.mark.done // evaluate_every * evaluate_every)
+            due = self.mark.done == total or evaluate_every.passed(self.mark.done - 1, self.mark.done)
             if due and run.eval_episodes and self.evaluated < self.mark.done:  # the run was ended before it could
                 self._examine(save=True)
                 self._settle(log, 0.0, received)
             while self.mark.done < total:
-                n = min(chunk - self.mark.done % chunk, total - self.mark.done)
+                before = self.mark.done
+                events = [one.following(before) for one in (log_every, save_every, evaluate_every)]
                 try:
-                    self.state, metrics, elapsed = system.advance(self.state, n, asked)
+                    count = self._call(min(*events, total) - before)
+                    self.state, made, elapsed = system.advance(self.state, count, asked, self.interval)
                 except Idle:
-                    break
+                    if agreement.agreed(received):
+                        break
+                    self._save_all()  # for which it was made to look up
+                    continue
                 finally:
                     self._tell()
-                n = metrics["health"].shape[1]
-                made = int(metrics["made"][0].sum())
-                self.mark = Mark(self.mark.done + n, self.mark.seconds + elapsed, self.mark.updates + made)
-                rows = self._rows(metrics, elapsed, n)
-                log(rows)
-                self._warn_of_clipping(rows)
-                self._check(metrics, n)
-                steps, ended = system.at(self.mark.done), self.mark.done == total
-                returns = [row["episode/return_mean"] for row in rows]
-                speed = (steps - system.at(self.mark.done - n)) * len(system.members) / elapsed
-                bar.update(steps, speed, float(np.nanmean(returns)) if not np.isnan(returns).all() else None)
-                save = ended or self.mark.done % save_every == 0
-                due = bool(run.eval_episodes) and (ended or self.mark.done % evaluate_every == 0)
+                self._count(made, elapsed)
+                now, ended_here = self.mark.done, self.mark.done == total
+                self._show(bar)
+                logged = self.logged.done
+                if log_every.passed(before, now) or ended_here or made.bad.any():
+                    self._write(log)
+                self._check(made, logged)
+                save = ended_here or save_every.passed(before, now) or agreement.shared(np.bool_(self._late()))
+                due = bool(run.eval_episodes) and (ended_here or evaluate_every.passed(before, now))
                 self._settle(log, LIMIT if save or due else 0.0, received)
                 if agreement.agreed(received):
                     break
                 if due:
                     self._examine(save)
-                    self._settle(log, LIMIT if ended else 0.0, received)
+                    self._settle(log, LIMIT if ended_here else 0.0, received)
                 elif save:
                     self._save_all()
             self._settle(log, LIMIT, received)
@@ -141,6 +153,62 @@ class Driver:
                 scores = agreement.shared(system.evaluate(self.state, run.eval_episodes).result(LIMIT))
         self.checkpoints.close()
         return self._summary(scores, time.perf_counter() - began)
+
+    def _interval(self, steps: int, share: int) -> Interval:
+        """After every so many environment steps, or after a share of the run."""
+        return Interval(self.system.at, steps, max(1, self.system.iterations // share))
+
+    def _call(self, most: int) -> int:
+        """Iterations to be made at once, of at most so many: no more than take a few seconds, by measured speed."""
+        count = 1
+        if self._fast:
+            made, seconds = self._fast
+            wanted = CALL if self.mark.updates else UNLEARNED
+            if limit := self.config.run.update_timeout:
+                wanted = min(wanted, limit / 2)
+            count = max(1, min(int(wanted * made / max(seconds, 1e-9)), 2 * made))  # which may have been fast by chance
+        return int(agreement.shared(np.int64(min(count, most))))
+
+    def _count(self, made: Totals, elapsed: float) -> None:
+        """Take in what a call has made, with what was made since the last log line before it."""
+        n, updates = self.logged.done + int(made.iterations[0]), self.logged.updates + int(made.made[0])
+        self._fast = n - self.mark.done, elapsed
+        self.mark, self.interval = Mark(n, self.mark.seconds + elapsed, updates), made
+
+    def _late(self) -> bool:
+        """Whether the last checkpoint is too many minutes ago."""
+        done, at = self._saved
+        minutes = self.config.run.checkpoint_minutes
+        return bool(minutes) and self.mark.done > done and time.monotonic() > at + 60.0 * minutes
+
+    def _show(self, bar: Progress) -> None:
+        assert self.interval
+        finished = self.interval.finished
+        mean = float(finished.total.sum() / count) if (count := finished.count.sum()) else None
+        bar.update(self.system.at(self.mark.done), self._speed(), mean)
+
+    def _speed(self) -> float:
+        """Environment steps a second, of all members, since the last log line."""
+        steps = self.system.at(self.mark.done) - self.system.at(self.logged.done)
+        return steps * len(self.system.members) / max(self.mark.seconds - self.logged.seconds, 1e-9)
+
+    def _write(self, log: Log) -> None:
+        """A log line."""
+        rows = self._rows()
+        log(rows)
+        self._warn_of_clipping(rows)
+        self.interval, self.logged = None, self.mark
+
+    def _last(self) -> str:
+        """What there is to go on from, and what is lost where the state of now is."""
+        kept, now = self.checkpoints.steps(), self.system.at(self.mark.done)
+        if not kept:
+            return f"no checkpoint was made yet, and all {now} steps are lost"
+        command = "train" if getattr(self.config.architecture_settings, "local", True) else "serve"
+        return (
+            f"the last checkpoint is {self.folder / FOLDER / str(kept[-1])}, and {now - kept[-1]} steps after it are "
+            f"lost; go on with: boonta {command} --resume {self.folder}"
+        )
 
     def _end_early(self, log: Log, stop: int) -> NoReturn:
         """Save, and say how to go on; an evaluation that takes long is not waited for."""
@@ -205,12 +273,12 @@ class Driver:
         if one.save or (better and not (self.config.run.save_replay and self.system.replaying)):
             facts = one.facts | {"best": self.best, "evaluated": self.evaluated}
             self.checkpoints.save(self.system.at(one.mark.done), one.state, facts, score)
+            self._saved = (one.mark.done, time.monotonic())
 
     def _restored(self) -> PyTree:
         self.checkpoints.recover()
         try:
-            facts = self.checkpoints.facts()
-            fresh = self.system.start(facts)
+            fresh = self.system.start()
             found = self.checkpoints.restore(self.system.rest(fresh))
         except Refused:
             raise
@@ -218,31 +286,38 @@ class Driver:
             raise Failed(str(error)) from error
         for message in found.passed_over:
             print(f"boonta: WARNING: {message}; going on from the one before", file=sys.stderr)
-        steps = int(found.facts["env_steps"])
+        steps, before = int(found.facts["env_steps"]), int(found.facts["iterations"])
+        if before > self.system.iterations:
+            raise Refused(
+                f"--steps must be at least {steps}, which the run in {self.folder} has made already, got "
+                f"{self.config.run.steps}"
+            )
         if found.passed_over:
             self.checkpoints.set_aside(after=steps)
         self.mark = Mark(*(kind(found.facts[key]) for key, kind in FACTS.items()))
         self.best = float(found.facts["best"])
         self.evaluated = int(found.facts.get("evaluated", self.mark.done))
+        self._saved = (self.mark.done, time.monotonic())
+        self.logged, self.interval = Mark(*found.facts.get("logged", self.mark)), _read(found.facts.get("interval"))
         print(f"boonta: going on from step {steps} of {self.folder}", file=sys.stderr)
-        return self._joined(found.state, fresh, steps)
+        return self._joined(found.state, fresh, steps, found.facts.get("system", found.facts))
 
-    def _joined(self, rest: PyTree, fresh: PyTree, steps: int) -> PyTree:
+    def _joined(self, rest: PyTree, fresh: PyTree, steps: int, facts: dict[str, Any]) -> PyTree:
         """With the replays of that step, if they are there."""
         if not self.system.replaying:
-            return self.system.joined(rest, fresh, None)
+            return self.system.joined(rest, fresh, None, facts)
         arrays, why = self.replays.restore(steps)
         if arrays is not None:
             try:
-                return self.system.joined(rest, fresh, arrays)
+                return self.system.joined(rest, fresh, arrays, facts)
             except (KeyError, ValueError) as error:
                 why = str(error)
         print(f"boonta: WARNING: replay begins empty: that of step {steps} is not to be had ({why})", file=sys.stderr)
-        return self.system.joined(rest, fresh, None)
+        return self.system.joined(rest, fresh, None, facts)
 
     def _facts(self) -> dict[str, Any]:
         facts = dict(zip(FACTS, self.mark, strict=True)) | {"best": self.best, "evaluated": self.evaluated}
-        return facts | self.system.facts()
+        return facts | {"logged": list(self.logged), "interval": _written(self.interval), "system": self.system.facts()}
 
     def _save_all(self) -> None:
         """The state as it is now, with its replays, of which there are no others."""
@@ -251,6 +326,7 @@ class Driver:
             with self.system.replays(self.state) as arrays:
                 self.replays.save(steps, arrays)
         self.checkpoints.save(steps, self.system.rest(self.state), self._facts(), None)
+        self._saved = (self.mark.done, time.monotonic())
         if kept:
             self.replays.forget_all_but(steps)
 
@@ -262,14 +338,13 @@ class Driver:
                 self._unclosed.add(notice)
             print(f"boonta: WARNING: {notice}", file=sys.stderr)
 
-    def _check(self, metrics: dict[str, np.ndarray], n: int) -> None:
-        bad = metrics["health"]
-        if self.config.run.on_nan == "ignore" or not bad.any():
+    def _check(self, made: Totals, logged: int) -> None:
+        if self.config.run.on_nan == "ignore" or not made.bad.any():
             return
-        iteration = int(np.argmax(bad.any(axis=0)))
-        member = int(np.argmax(bad[:, iteration] > 0))
-        name = self.system.tensors()[int(bad[member, iteration]) - 1]
-        step = self.system.at(self.mark.done - n + iteration + 1)
+        at = np.where(made.bad > 0, made.bad_at, np.iinfo(np.int32).max)
+        member = int(np.argmin(at))
+        name = self.system.tensors()[int(made.bad[member]) - 1]
+        step = self.system.at(logged + int(at[member]))
         who = f" of {self.system.members[member].name}" if len(self.system.members) > 1 else ""
         kept = self.checkpoints.steps()
         last = (
@@ -312,20 +387,16 @@ class Driver:
             row |= {"member": member, "member_name": self.system.members[member].name}
         return row
 
-    def _rows(self, metrics: dict[str, np.ndarray], elapsed: float, n: int) -> list[dict[str, Any]]:
+    def _rows(self) -> list[dict[str, Any]]:
+        assert self.interval
         rows = []
-        steps = self.system.at(self.mark.done) - self.system.at(self.mark.done - n)
-        speed = steps * len(self.system.members) / elapsed
         for i in range(len(self.system.members)):
-            mine = {key: values[i] for key, values in metrics.items()}
-            finished = counting.merge(counting.Finished(*(mine.pop(field) for field in counting.Finished._fields)))
-            mine.pop("health")
-            learned = mine.pop("made") > 0
+            finished = counting.Finished(*(x[i] for x in self.interval.finished))
             rows.append(
                 self._where(i, self.mark)
-                | {"updates": self.mark.updates, "steps_per_second": speed}
+                | {"updates": self.mark.updates, "steps_per_second": self._speed()}
                 | counting.summary(finished)
-                | {key: _summed_up(key, value, learned) for key, value in mine.items()}
+                | totals.means(self.interval, i)
             )
         return rows
 
@@ -354,20 +425,22 @@ class Driver:
             summary["members"] = [{"name": m.name, **one} for m, one in zip(members, each, strict=True)]
         return summary
 
-    def _iterations(self, steps: int, share: int, multiple: int = 1) -> int:
-        """Iterations between two events: of `steps` environment steps, or of a share of the run."""
-        n = round(steps / self.system.steps) if steps else self.system.iterations // share
-        return max(1, round(n / multiple)) * multiple
-
 
 def _of(scores: evaluation.Scores, member: int) -> evaluation.Scores:
     return evaluation.Scores(*(x[member] for x in scores))
 
 
-def _summed_up(key: str, values: np.ndarray, learned: np.ndarray) -> float:
-    """One number for the iterations [n] of a log line; learners' own are of those in which they learned."""
-    if key.startswith(LEARNERS):
-        values = values[learned]
-    if not len(values):
-        return float("nan")
-    return float((np.max if key.endswith("_max") else np.mean)(values))
+def _written(found: Totals | None) -> dict[str, Any] | None:
+    """Totals as JSON holds them."""
+    if found is None:
+        return None
+    plain = jax.tree.map(lambda x: x.tolist(), found)
+    return plain._asdict() | {"finished": plain.finished._asdict()}
+
+
+def _read(written: dict[str, Any] | None) -> Totals | None:
+    """The inverse of `_written`."""
+    if written is None:
+        return None
+    arrays = jax.tree.map(np.asarray, written, is_leaf=lambda x: isinstance(x, list))
+    return Totals(**arrays | {"finished": counting.Finished(**arrays["finished"])})

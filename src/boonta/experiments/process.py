@@ -1,16 +1,21 @@
 """How a process starts JAX, on one host or as one of several, and how it ends."""
 
+import codecs
 import ctypes
+import io
 import os
 import signal
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 from boonta.core import signals
+from boonta.core.waiting import patiently
 
+MEETING = 300  # seconds in which all hosts must be there
 ENDING = 3.0  # seconds that a tied process has, once it is to end
 
 
@@ -44,6 +49,28 @@ class Hosts(NamedTuple):
         return True
 
 
+def mend_streams() -> None:
+    """Let what is printed never end a run: where stderr is closed it goes nowhere, and what stdout cannot encode is
+    spelt in plain letters."""
+    if sys.stderr is None:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        sys.stderr = os.fdopen(nowhere, "w")
+    codecs.register_error("boonta", _plain)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="boonta")
+
+
+PLAIN = {"±": "+-", "–": "-", "…": "...", "·": "|"}
+
+
+def _plain(error: UnicodeError) -> tuple[str, int]:
+    """What stands for characters that cannot be encoded."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return "".join(PLAIN.get(letter, "?") for letter in error.object[error.start : error.end]), error.end
+
+
 def start(devices: int, hosts: Hosts | None = None) -> None:
     """Decide how many devices a CPU shows, let JAX start and meet the other hosts. Before JAX is first used.
 
@@ -64,7 +91,11 @@ def start(devices: int, hosts: Hosts | None = None) -> None:
         jax.config.update("jax_compilation_cache_dir", str(Path.home() / ".cache" / "boonta" / "jax"))
     if hosts.several():
         jax.config.update("jax_enable_recoverability", True)  # or a dead host ends the others without a word of ours
-        jax.distributed.initialize(hosts.coordinator, hosts.processes, hosts.process)  # None: as the cluster says
+        meeting = lambda: jax.distributed.initialize(  # noqa: E731 -- None: as the cluster says
+            hosts.coordinator, hosts.processes, hosts.process, initialization_timeout=MEETING
+        )
+        others = f"the other hosts, at {hosts.coordinator or 'the coordinator that the cluster names'}"
+        patiently(meeting, others, MEETING + 10.0)
         if jax.process_index():
             ctypes.CDLL(None).signal(signal.SIGABRT, _on_abort)
 
@@ -92,6 +123,26 @@ def tie() -> None:
     signal.signal(signal.SIGINT, interrupt)
     signals.hear()
     threading.Thread(target=watch, name="standard input", daemon=True).start()
+
+
+def readable(text: str) -> int:
+    """A descriptor of a file without a name, which a process that inherits it opens as `/dev/fd/N`."""
+    with tempfile.TemporaryFile() as file:
+        file.write(text.encode())
+        file.flush()
+        file.seek(0)
+        descriptor = os.dup(file.fileno())
+    os.set_inheritable(descriptor, True)
+    return descriptor
+
+
+def no_backend(error: RuntimeError) -> str:
+    """What to tell where JAX finds no device of the kind that it was told to use; nothing for another error."""
+    if "initialize backend" not in str(error) and "nknown backend" not in str(error):
+        return ""
+    platforms = os.environ.get("JAX_PLATFORMS")
+    why = str(error).strip().splitlines()[0]
+    return f"JAX finds no device (JAX_PLATFORMS={platforms or 'unset'}): {why}; unset it, or see `boonta doctor`"
 
 
 def leads() -> bool:

@@ -83,9 +83,9 @@ def _mapped(path: Path) -> Arrays:
             name, extra = struct.unpack("<HH", file.read(4))
             file.seek(one.header_offset + 30 + name + extra)
             read = {1: np.lib.format.read_array_header_1_0, 2: np.lib.format.read_array_header_2_0}
-            shape, _, dtype = read[np.lib.format.read_magic(file)[0]](file)
-            empty = 0 in shape
-            array = np.zeros(shape, dtype) if empty else np.memmap(file, dtype, "r", file.tell(), shape)
+            shape, columns_first, dtype = read[np.lib.format.read_magic(file)[0]](file)
+            empty, order = 0 in shape, "F" if columns_first else "C"
+            array = np.zeros(shape, dtype) if empty else np.memmap(file, dtype, "r", file.tell(), shape, order)
             found[one.filename.removesuffix(".npy")] = array
     return found
 

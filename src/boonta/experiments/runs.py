@@ -10,7 +10,8 @@ import numpy as np
 
 from boonta.core.types import Params
 from boonta.experiments import config as configuration
-from boonta.experiments import evaluation, files, systems
+from boonta.experiments import evaluation, systems
+from boonta.experiments import record as records
 from boonta.experiments.checkpoint import Checkpoints
 from boonta.experiments.config import Config
 from boonta.experiments.systems import System, protocol
@@ -122,7 +123,7 @@ def inspect(folder: Path) -> dict[str, Any]:
         FileNotFoundError: it is no run folder.
     """
     config = load_config(folder)
-    record = files.read_json(folder / "run.json")
+    record = records.read(folder)
     checkpoints = Checkpoints(folder, config.run.keep)
     steps = checkpoints.steps()
     checkpoints.close()

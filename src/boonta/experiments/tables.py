@@ -26,8 +26,15 @@ class Run:
         27_000, "most steps of an episode of an evaluation; those cut short are left out of the returns", low=1
     )
     checkpoint_every: int = setting(0, "environment steps between checkpoints; 0 for a tenth of the run", low=0)
+    checkpoint_minutes: float = setting(10.0, "most minutes between checkpoints; 0 for no limit", low=0.0)
     keep: int = setting(3, "latest checkpoints kept; the best one is kept besides", low=1)
     save_replay: bool = setting(True, "keep, with the latest checkpoint, what learners have to learn from")
+    update_timeout: float | None = setting(
+        None,
+        "seconds that an update may take (on Anakin a call, of 5 s or half of this) before the run fails; 0 for no "
+        "limit, none for the larger of 600 and 20 times the slowest so far",
+        low=0.0,
+    )
     on_nan: Literal["stop", "drop", "ignore"] = setting(
         "stop",
         "what to do when a loss or an observation is not finite; drop makes environments of the host anew "
@@ -63,7 +70,9 @@ class Sebulba:
     refresh: Literal["step", "unroll"] = setting(
         "step", "actors take new parameters before every step, or before every unroll as IMPALA's do"
     )
-    restarts: int = setting(3, "how often environments may fail and be made anew before the run fails", low=0)
+    restarts: int = setting(
+        3, "how often environments may fail and be made anew within an hour before the run fails", low=0
+    )
     timeout: float = setting(120.0, "seconds without experience after which the run fails", low=1.0)
     workers: Literal["auto", "serial", "threads", "processes"] = setting("auto", "what steps Python environments")
     worker_count: int = setting(
@@ -113,7 +122,9 @@ class Seed:
         "without end while there are none",
         low=1.0,
     )
-    restarts: int = setting(3, "how often actors of its own may end, and evaluations fail, before the run does", low=0)
+    restarts: int = setting(
+        3, "how often actors of its own may end, and evaluations fail, within an hour before the run does", low=0
+    )
     workers: Literal["auto", "serial", "threads", "processes"] = setting("auto", "what steps Python environments")
     worker_count: int = setting(
         0, "threads or processes for that, and threads of the pool of ale; 0: one per core", low=0
@@ -145,7 +156,7 @@ class Fleet:
     ahead: int = setting(2, "samples, or batches of trajectories, that lie ready for the parameter server", low=1)
     publish: int = setting(1, "updates between the copies of the parameters that workers act with", low=1)
     compress: bool = setting(False, "keep observations in replay compressed")
-    restarts: int = setting(3, "how often each member may be replaced before the run fails", low=0)
+    restarts: int = setting(3, "how often each member may be replaced within an hour before the run fails", low=0)
     timeout: float = setting(
         120.0,
         "seconds after which a member that does not answer is replaced; it has 600 to begin, 1500 for an evaluation",
@@ -195,7 +206,7 @@ class Split:
     publish: int = setting(1, "updates between the parameters that others see", low=1)
     lag: int = setting(100, "most updates that parameters may be behind, when a process acts or learns by them", low=1)
     compress: bool = setting(False, "keep observations in replay compressed")
-    restarts: int = setting(3, "how often processes may be replaced before the run fails", low=0)
+    restarts: int = setting(3, "how often processes may be replaced within an hour before the run fails", low=0)
     timeout: float = setting(
         120.0, "seconds after which a process that does not move is replaced; it has 600 more to begin", low=1.0
     )

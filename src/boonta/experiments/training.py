@@ -1,6 +1,7 @@
 """A training run, from configuration to result, and what `run.json` tells of it."""
 
 import datetime
+import itertools
 import os
 import shlex
 import shutil
@@ -13,9 +14,11 @@ from typing import Any, NamedTuple
 
 import jax
 
+from boonta.core.faults import Exhausted
 from boonta.core.settings import Refused
-from boonta.experiments import agreement, files, machine, systems
+from boonta.experiments import agreement, files, machine, own_folder, systems
 from boonta.experiments import config as configuration
+from boonta.experiments import record as records
 from boonta.experiments.agreement import Interrupted
 from boonta.experiments.checkpoint import FOLDER
 from boonta.experiments.claim import NAME as LOCK
@@ -23,6 +26,7 @@ from boonta.experiments.claim import claimed
 from boonta.experiments.config import Config
 from boonta.experiments.driver import Driver
 from boonta.experiments.systems import Failed, protocol
+from boonta.experiments.warm_start import Source, taken
 
 
 class Result(NamedTuple):
@@ -32,8 +36,19 @@ class Result(NamedTuple):
     folder: Path
 
 
-def train(config: Config, folder: Path, resume: bool = False, quiet: bool = False) -> Result:
+def train(
+    config: Config, folder: Path, resume: bool = False, quiet: bool = False, source: Source | None = None,
+    own: bool = False,
+) -> Result:  # fmt: skip
     """Train to the end, or go on where the run in `folder` was.
+
+    Args:
+        config: Config.
+        folder: the run folder.
+        resume: whether to go on.
+        quiet: no progress.
+        source: a run whose networks this one begins with.
+        own: whether the folder is to be nobody's before; where it is somebody's, one of a name beside it is taken.
 
     Raises:
         Failed: something stopped the run; `run.json` and the message say what.
@@ -41,12 +56,16 @@ def train(config: Config, folder: Path, resume: bool = False, quiet: bool = Fals
         ValueError: the configuration cannot run here.
     """
     system = systems.build(config)
+    own_folder.sweep()
+    folder = _made_new(folder) if own else folder
     folder.mkdir(parents=True, exist_ok=True)
     with claimed(folder) if jax.process_index() == 0 else nullcontext():
-        return _train(config, folder, system, resume, quiet)
+        return _train(config, folder, system, resume, quiet, source)
 
 
-def _train(config: Config, folder: Path, system: systems.System, resume: bool, quiet: bool) -> Result:
+def _train(
+    config: Config, folder: Path, system: systems.System, resume: bool, quiet: bool, source: Source | None
+) -> Result:
     lead = jax.process_index() == 0
     now: dict[str, Any] = {
         "versions": machine.versions(),
@@ -56,19 +75,25 @@ def _train(config: Config, folder: Path, system: systems.System, resume: bool, q
         "command": _command(),
         "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
+    before = configuration.load(folder / "config.toml").run.steps if resume else config.run.steps
     record: dict[str, Any] = now | {"seed": config.run.seed, "reading": protocol.READING}
     if resume:  # what stands in the folder is touched only once it is clear that the run can go on
         protocol.check_reading(folder, config, system)
-        record = files.read_json(folder / "run.json")
+        record = records.read(folder)
         record["resumed"] = [*record.get("resumed", []), now]
+    others: list[str] = []
     try:
+        if source:
+            try:
+                system.given, others = taken(source, system)
+            except (FileNotFoundError, ValueError) as error:
+                raise Refused(str(error)) from error
+            record["from"] = {key: str(value) for key, value in source._asdict().items()}
         with _explained():
             run = Driver(config, folder, system, resume, quiet)
     except Refused:
-        with suppress(OSError):  # empty folders, that a better command may want
-            (folder / FOLDER).rmdir()
-            (folder / LOCK).unlink()
-            folder.rmdir()
+        if not resume:
+            _emptied(folder)
         raise
     now["devices"] = record["devices"] = system.describe()  # starting may have chosen anew
     if record.get("status") == "done" and run.mark.done == system.iterations:
@@ -79,6 +104,16 @@ def _train(config: Config, folder: Path, system: systems.System, resume: bool, q
     if lead:
         files.write_text(folder / "config.toml", configuration.write(config))
         files.write_json(folder / "run.json", record)
+        if resume and config.run.steps != before:
+            share = run.mark.done / system.iterations
+            print(
+                f"boonta: the run goes on to {config.run.steps:,} steps, not {before:,}; its schedules (step sizes, "
+                f"exploration) are of the new total, of which {share:.0%} is done",
+                file=sys.stderr,
+            )
+        if source:
+            not_taken = f"; its own are {', '.join(others)}, which are of another shape there" if others else ""
+            print(f"boonta: it begins with the networks of {source.folder}{not_taken}", file=sys.stderr)
         if not quiet:
             recipe = f", recipe {config.run.recipe}" if config.run.recipe else ""
             print(f"boonta: {config.agent} on {config.env}, {config.architecture}{recipe} -> {folder}", file=sys.stderr)
@@ -106,7 +141,7 @@ def _train(config: Config, folder: Path, system: systems.System, resume: bool, q
 
     try:
         with _explained():
-            summary = run.go()
+            summary = run.go(end)
     except Interrupted as stop:
         end("interrupted", str(stop))
         agreement.together(True)
@@ -138,6 +173,25 @@ def _train(config: Config, folder: Path, system: systems.System, resume: bool, q
     return Result(summary | {"out": str(folder), "status": "done"}, folder)
 
 
+def _made_new(folder: Path) -> Path:
+    """A folder that was not there, of this name or with a number behind it."""
+    for number in itertools.count(1):
+        place = folder.with_name(f"{folder.name}-{number}") if number > 1 else folder
+        with suppress(FileExistsError):
+            place.mkdir(parents=True)
+            return place
+    raise AssertionError("not reached")
+
+
+def _emptied(folder: Path) -> None:
+    """Remove a folder in which nothing was begun, that a better command may want."""
+    with suppress(OSError):
+        (folder / FOLDER).rmdir()
+    with suppress(OSError):
+        (folder / LOCK).unlink()
+        folder.rmdir()
+
+
 def _made(folder: Path) -> bool:
     """Whether a run has come far enough to have told anything."""
     metrics = folder / "metrics.jsonl"
@@ -157,6 +211,8 @@ def _explained() -> Iterator[None]:
         yield
     except (Failed, Interrupted, Refused, OSError):
         raise
+    except Exhausted as error:
+        raise Failed(str(error)) from error
     except Exception as error:
         if message := agreement.lost(error):
             raise Failed(message) from error

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from boonta.core.faults import Broken, Budget, Guard
+from boonta.core.faults import Broken, Guard, Supervisor
 from boonta.core.host import Host, Workers
 from boonta.transport.client import Link, Lost
 from boonta.transport.security import Security
@@ -51,9 +51,9 @@ def act(host: Host, actor: Actor, tell: Callable[[str], None] = lambda text: _sa
 
     Raises:
         Lost: no server for too long, or all of them do not want these environments.
-        Broken: environments failed too often.
+        Exhausted: environments failed too often.
     """
-    schema, budget = Schema(host.spec), Budget(actor.restarts)
+    schema, supervisor = Schema(host.spec), Supervisor(actor.restarts, setting="")
     workers, _ = host.choose(actor.envs, actor.workers) if host.choose else (actor.workers, "")
     since, wait, refused, told = time.monotonic(), FIRST_WAIT, 0, ""
     which = random.randrange(len(actor.addresses)) if actor.first < 0 else actor.first // actor.envs
@@ -77,9 +77,12 @@ def act(host: Host, actor: Actor, tell: Callable[[str], None] = lambda text: _sa
             if steps:  # all was well until now
                 since, wait, refused, told = time.monotonic(), FIRST_WAIT, 0, ""
             if isinstance(error, Broken):
-                budget.spend(f"actor {actor.name}", error)
-                for notice in budget.told():
-                    tell(f"boonta: WARNING: {notice}")
+                restart = supervisor.incident(f"environments of actor {actor.name}", error)
+                tell(
+                    f"boonta: WARNING: environments of actor {actor.name} failed and are made anew ({restart.count} of "
+                    f"{actor.restarts} within an hour): {error}"
+                )
+                wait = max(wait, restart.delay)
             else:
                 which, refused = which + 1, refused + 1 if error.final else 0
                 if refused == len(actor.addresses) or time.monotonic() > since + actor.patience:

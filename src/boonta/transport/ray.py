@@ -3,6 +3,7 @@
 import logging
 import math
 import os
+import socket
 import sys
 import time
 import warnings
@@ -12,7 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from boonta.core.crew import Gone, Lost, Raised, Resources
+from boonta.core.waiting import patiently
+from boonta.transport import processes
 
+PROBING, JOINING = 5.0, 60.0  # seconds in which a cluster must be listened at, and be joined
 VARIABLES = {
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",  # or each member would be installed anew under `uv run`
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -65,9 +69,18 @@ class Cluster:
 
     def __init__(self, address: str, cpus: float) -> None:
         own = {} if address else {"num_cpus": math.ceil(cpus), "include_dashboard": False}
+        elsewhere = address not in ("", "local")
+        if elsewhere:
+            _probe(address)
+        mark = "" if elsewhere else processes.mark()
+        init = lambda: ray.init(address=address or "local", logging_level=logging.ERROR, **own)  # noqa: E731
         with warnings.catch_warnings():  # Ray forks, and what is forked runs another program at once
             warnings.filterwarnings("ignore", "os.fork", RuntimeWarning)
-            ray.init(address=address or "local", logging_level=logging.ERROR, **own)
+            if elsewhere:
+                patiently(init, f"the Ray cluster at {address} (architecture.cluster)", JOINING)
+            else:
+                init()
+        self._reaper = processes.reaper(mark) if mark else None
         self._members: list[Any] = []
 
     def hire(self, name: str, make: Callable[[], Any], resources: Resources) -> Any:
@@ -124,6 +137,28 @@ class Cluster:
         for member in self._members:
             _kill(member)
         ray.shutdown()
+        if self._reaper:
+            self._reaper.release()
+
+
+def _probe(address: str) -> None:
+    """Look whether anybody listens at the address of a cluster, which Ray itself tries for minutes.
+
+    Raises:
+        ConnectionError: nobody.
+    """
+    host, _, port = address.rpartition("://")[2].rpartition(":")
+    if not (host and port.isdigit()):
+        return  # `auto`, say
+    try:
+        socket.create_connection((host, int(port)), PROBING).close()
+    except OSError as error:
+        raise ConnectionError(f"there is no Ray cluster at {address} (architecture.cluster): {error}") from error
+
+
+def address_here() -> str:
+    """Of this machine, as the others of the cluster reach it; of a member's."""
+    return ray.util.get_node_ip_address()
 
 
 def _kill(member: Any) -> None:

@@ -18,9 +18,7 @@ from boonta.core.exchange import Entries, Layout
 from boonta.transport import redis_server
 from boonta.transport.redis_insert import HELD, NOBODY, Insert
 from boonta.transport.redis_link import FIELD, Link
-from boonta.transport.redis_prefetch import LOOK, Prefetch
-
-EACH = 1024  # entries that are put back at a time
+from boonta.transport.redis_prefetch import LOOK, Prefetch, at_a_time
 
 
 class Redis:
@@ -76,9 +74,10 @@ class Redis:
 
         def write() -> None:
             server.delete(key)
-            for first in range(0, len(data), EACH):
+            each = at_a_time(self.layout, log)
+            for first in range(0, len(data), each):
                 with server.pipeline() as pipe:
-                    for i, entry in enumerate(data[first : first + EACH], begin + first):
+                    for i, entry in enumerate(data[first : first + each], begin + first):
                         pipe.xadd(key, {FIELD: entry.tobytes()}, id=f"{i + 1}-0")
                     pipe.execute()
             server.hset(self._link.numbers, f"length/{log}", begin + len(data))

@@ -13,6 +13,7 @@ from boonta.transport.redis_link import FIELD, Link
 LOOK = 0.05  # seconds between looks that nobody asked for: a publication may be lost
 SHORTEST = 5e-4  # seconds between looks
 FETCHED = 1024  # entries of a log that are fetched ahead
+PIECE = 1 << 20  # bytes of a log that are read or written at a time, which the server holds twice for that while
 
 
 class Seen(NamedTuple):
@@ -94,7 +95,13 @@ class Prefetch:
                 begin, most = feed.begin, most - len(taken)
                 if not most or begin >= self.seen.lengths[log]:
                     return Entries(self._array(log, taken), begin, lost)
-        found, following = self.link.called(lambda: self._range(log, begin, most))
+        found, following, each = [], begin, at_a_time(self.layout, log)
+        while most > len(found):
+            count = min(each, most - len(found))
+            part, following = self.link.called(lambda: self._range(log, following, count))  # noqa: B023
+            found += part
+            if len(part) < count:
+                break
         with self.link.changed:
             if feed or self._ended.get(log) == begin:
                 self._feeds[log] = _Feed(following)
@@ -134,7 +141,7 @@ class Prefetch:
         seen = Seen.of(self.layout, [int(x or 0) for x in server.hmget(self.link.numbers, self._fields)])
         with changed:
             feeds = [
-                (log, feed.following, feed.room) for log, feed in self._feeds.items()
+                (log, feed.following, min(feed.room, at_a_time(self.layout, log))) for log, feed in self._feeds.items()
                 if feed.room and feed.following < seen.lengths[log]
             ]  # fmt: skip
             values = [
@@ -190,6 +197,11 @@ class Prefetch:
 
     def _array(self, log: str, entries: list[bytes]) -> np.ndarray:
         return np.frombuffer(b"".join(entries), np.uint8).reshape(-1, self.layout.logs[log][0])
+
+
+def at_a_time(layout: Layout, log: str) -> int:
+    """Entries of a log that are read or written together."""
+    return max(PIECE // max(layout.logs[log][0], 1), 1)
 
 
 def _entry(one: Any) -> tuple[int, bytes]:

@@ -84,7 +84,7 @@ class Server:
         largest = max(most * schema.step_bytes + 1024, SMALLEST)
         options = [
             ("grpc.max_receive_message_length", largest),
-            ("grpc.max_send_message_length", max(most * 1024, SMALLEST)),
+            ("grpc.max_send_message_length", max(most * schema.action_bytes + 1024, SMALLEST)),
             ("grpc.keepalive_time_ms", 10_000),
             ("grpc.keepalive_timeout_ms", 10_000),
             ("grpc.http2.ping_timeout_ms", 10_000),

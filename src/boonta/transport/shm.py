@@ -1,15 +1,16 @@
 """An exchange in the memory of one machine, without a server and without a name.
 
 The memory belongs to a file descriptor that a run's processes inherit, so nothing can be left of it: it is gone with
-the last of them, however they end. Every entry has its number, written last, so that a reader never takes what a
-writer is at, or was at when it was killed; whoever writes next goes on where the last one left off. Entries of logs,
-which are read once and small, have a checksum besides.
+the last of them, however they end. Every entry has its number, written last, and in that order on any processor, so
+that a reader never takes what a writer is at, or was at when it was killed; whoever writes next goes on where the last
+one left off. Entries of logs, which are read once and small, have a checksum besides.
 """
 
 import contextlib
 import mmap
 import os
 import tempfile
+import threading
 import time
 import zlib
 from collections.abc import Callable
@@ -131,9 +132,12 @@ class _Ring:
         number = self.length()
         slot = number % self.entries
         self._numbers[slot] = 0
+        _fence()
         self._data[slot] = entry
         self._sums[slot] = self._sum(entry)
+        _fence()
         self._numbers[slot] = number + 1
+        _fence()
         self._length[0] = number + 1
 
     def restore(self, begin: int, data: np.ndarray) -> None:
@@ -150,14 +154,31 @@ class _Ring:
         first = max(begin, end - self.entries)
         numbers = np.arange(first, min(end, first + most))
         slots = numbers % self.entries
+        _fence()
         before = self._numbers[slots] == numbers + 1
+        _fence()
         data, sums = self._data[slots], self._sums[slots]
+        _fence()
         whole = before & (self._numbers[slots] == numbers + 1)
         for i in np.flatnonzero(whole):
             whole[i] = self._sum(data[i]) == sums[i]
         following = int(numbers[-1]) + 1 if len(numbers) else max(begin, first)
         lost = following - begin - int(whole.sum())
         return Entries(data[whole], following, lost)
+
+
+_LOCK = threading.Lock()
+
+
+def _fence() -> None:
+    """Let no write, or read, of before be seen after one of later, also on processors that are free to reorder them.
+
+    Nothing goes down past a lock's release, nor up past its acquisition, and these two are not exchanged.
+    """
+    with _LOCK:
+        pass
+    with _LOCK:
+        pass
 
 
 def _stride(size: int) -> int:

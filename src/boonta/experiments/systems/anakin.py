@@ -16,14 +16,16 @@ from boonta.architectures import anakin
 from boonta.architectures.turns import together
 from boonta.core import devices, random
 from boonta.core.environment import Environment, check
+from boonta.core.totals import Totals
 from boonta.core.types import Params, PyTree
+from boonta.core.watch import Watch
 from boonta.experiments import config as configuration
 from boonta.experiments import evaluation, registry
 from boonta.experiments.config import Config
 from boonta.experiments.devices import describe, take
 from boonta.experiments.evaluation import Film, Scores
 from boonta.experiments.replays import Arrays, put_back, taken
-from boonta.experiments.systems.protocol import done, fitting, replaying, said_of, unheard
+from boonta.experiments.systems.protocol import beginning_with, done, fitting, replaying, said_of, unheard
 
 ENVS_PER_DEVICE = 16  # fewer, and two CPU devices are slower than one
 
@@ -44,6 +46,7 @@ class Anakin:
         self.environment, self.spec = environment, environment.spec
         entry = registry.agent(config.agent)
         self.members = configuration.members(config)
+        self.given: Params | None = None
         agent = together(entry.factory(self.spec, config.agent_settings))
         batches = [learner.experience.batch for learner in agent.learners.values()]
         count = config.architecture_settings.envs or fitting(agent)
@@ -53,16 +56,17 @@ class Anakin:
         unit = anakin.make(agent, environment, count, shards)
         self.iterations = configuration.iterations(config, unit.steps_per_iteration, unit.updates_per_iteration)
         total = self.iterations * unit.updates_per_iteration
-        self.agent = together(entry.factory(self.spec, config.agent_settings, total_updates=total))
+        agent = together(entry.factory(self.spec, config.agent_settings, total_updates=total))
+        self.agent = beginning_with(agent, lambda: self.given)
         self.unit = anakin.make(self.agent, environment, count, shards)
         self.steps: float = unit.steps_per_iteration
         self.updates = unit.updates_per_iteration
         self.program = anakin.program(self.unit, devices.mesh(chosen, across))
-        self.compile_seconds = 0.0
+        self.compile_seconds, self.watch = 0.0, Watch()
         self.progress: Callable[[str], None] = unheard
         self.most, self.remarks = config.run.eval_steps, said_of(config, self.spec)
         self.replaying = replaying(self.agent)
-        self._compiled: dict[int, Callable] = {}
+        self._advance: Any = None  # compiled
         self._evaluators: dict[int, Callable[[PyTree], Scores]] = {}
 
     def at(self, iterations: int) -> int:
@@ -79,29 +83,36 @@ class Anakin:
     def replays(self, state: anakin.State) -> AbstractContextManager[Arrays]:
         return nullcontext(taken(state.replays))
 
-    def joined(self, rest: anakin.State, fresh: anakin.State, replays: Arrays | None) -> anakin.State:
+    def joined(
+        self, rest: anakin.State, fresh: anakin.State, replays: Arrays | None, facts: dict[str, Any]
+    ) -> anakin.State:
+        del facts
         return rest._replace(replays=put_back(fresh.replays, replays) if replays else fresh.replays)
 
-    def start(self, facts: dict[str, Any] | None = None) -> anakin.State:
-        del facts
+    def start(self) -> anakin.State:
         check(self.environment)
         everyone = NamedSharding(self.program.mesh, PartitionSpec(devices.POPULATION))
         place = partial(jax.device_put, device=everyone)
         return self.program.start(*jax.tree.map(place, configuration.stacked(self.members)))
 
     def advance(
-        self, state: anakin.State, iterations: int, asked: Callable[[], bool]
-    ) -> tuple[anakin.State, dict[str, np.ndarray], float]:
+        self, state: anakin.State, iterations: int, asked: Callable[[], bool], so_far: Totals | None = None
+    ) -> tuple[anakin.State, Totals, float]:
         del asked
-        if iterations not in self._compiled:
+        if self._advance is None:
             clock = time.perf_counter()
-            self._compiled[iterations] = self.program.run.lower(state, iterations).compile()
+            self._nothing = self.program.nothing(state)
+            self._advance = self.program.advance.lower(state, self._nothing, np.int32(0)).compile()
             self.compile_seconds += time.perf_counter() - clock
+        like = self._nothing
+        if so_far is None or so_far.sums.keys() != like.sums.keys():
+            so_far = like
+        so_far = jax.tree.map(lambda x, one: np.asarray(x, one.dtype), so_far, like)
         clock = time.perf_counter()
-        state, metrics = self._compiled[iterations](state)
-        metrics = fetch(metrics)
-        elapsed = time.perf_counter() - clock
-        return state, metrics, elapsed
+        with self.watch.update():
+            state, made = self._advance(state, so_far, np.int32(iterations))
+            made = fetch(made)
+        return state, made, time.perf_counter() - clock
 
     def tensors(self) -> list[str]:
         return self.unit.tensors()

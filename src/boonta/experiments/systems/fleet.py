@@ -22,17 +22,20 @@ from boonta.core import random
 from boonta.core.agent import Agent
 from boonta.core.crew import Crew, Gone, Resources
 from boonta.core.environment import check
-from boonta.core.faults import Budget
+from boonta.core.faults import Supervisor
 from boonta.core.host import Workers, cores
+from boonta.core.totals import Totals
+from boonta.core.watch import Watch
 from boonta.experiments import config as configuration
 from boonta.experiments import process
 from boonta.experiments.config import Config
 from boonta.experiments.devices import describe
 from boonta.experiments.evaluation import Scores
 from boonta.experiments.replays import Arrays
-from boonta.experiments.systems.hosted import RESUMED, Hosted, rows
+from boonta.experiments.systems.hosted import Hosted, Ledger
 from boonta.experiments.systems.protocol import Failed, Idle, fitting
 from boonta.experiments.tables import Fleet as Options
+from boonta.experiments.watchdog import alone
 from boonta.replay.windows import pace, windows
 
 
@@ -59,25 +62,23 @@ class Fleet(Hosted):
         self._hired: fleet.Fleet | None = None
         self._crew: Crew | None = None
         self._replay: Arrays | None = None
-        self._life = 0
 
-    def start(self, facts: dict[str, Any] | None = None) -> learner.State:
-        """The state; members are hired by the first `advance`, in lives that were not yet."""
+    def start(self) -> learner.State:
+        """The state; members are hired by the first `advance`."""
         if self.environment:
             check(self.environment)
         self._crew = self._carrier()
-        self._life = (int(facts["life"]) // RESUMED + 1) * RESUMED if facts else 0
         return jax.jit(self.half.init)(random.key(self.seed), self._overrides())
 
     def advance(
-        self, state: learner.State, iterations: int, asked: Callable[[], bool]
-    ) -> tuple[learner.State, dict[str, np.ndarray], float]:
-        crew, made = self._crew, []
+        self, state: learner.State, iterations: int, asked: Callable[[], bool], so_far: Totals | None = None
+    ) -> tuple[learner.State, Totals, float]:
+        crew, made = self._crew, Ledger()
         assert crew is not None
         try:
             if self.fleet is None:
                 clock = time.perf_counter()
-                make = partial(_parts, self.config, self.total, self.options.crew == "ray")
+                make = partial(_parts, self.config, self.total, None if self.options.crew == "ray" else self.watch)
                 bare = jax.device_get(random.without_keys(state))
                 self._hired = fleet.Fleet(crew, make, self.plan, self.seed, bare, self._life)
                 self._hired.asked = asked
@@ -88,9 +89,9 @@ class Fleet(Hosted):
             members.asked = asked
             clock, before = time.perf_counter(), (members.learning, members.acting)
             with suppress(Asked):
-                while len(made) < iterations and (not (ending := asked()) or members.under_way()):
-                    made.append(members.iterate(0 if ending else iterations - len(made)))
-            if not made:
+                while (left := iterations - made.iterations) and (not (ending := asked()) or members.under_way()):
+                    made.add(*members.iterate(0 if ending else left))
+            if not made.iterations:
                 raise Idle
             elapsed = time.perf_counter() - clock
             state = jax.tree.map(jnp.asarray, random.with_keys(members.state(), state))
@@ -99,8 +100,8 @@ class Fleet(Hosted):
         except Failure as error:
             raise Failed(str(error)) from error
         busy = np.subtract((members.learning, members.acting), before) / elapsed / (1, self.plan.workers)
-        same = {"busy/server": busy[0], "busy/training": busy[1]} | self._counts(members)
-        return state, rows(made) | {key: np.full((1, len(made)), x) for key, x in same.items()}, elapsed
+        shares = {"busy/server": busy[0], "busy/training": busy[1]}
+        return state, made.close(so_far, shares, self._counts(members)), elapsed
 
     def at(self, iterations: int) -> int:
         return int(self.before + iterations * self.steps) if iterations else 0
@@ -111,8 +112,11 @@ class Fleet(Hosted):
         except Failure as error:
             raise Failed(str(error)) from error
 
-    def joined(self, rest: learner.State, fresh: learner.State, replays: Arrays | None) -> learner.State:
+    def joined(
+        self, rest: learner.State, fresh: learner.State, replays: Arrays | None, facts: dict[str, Any]
+    ) -> learner.State:
         del fresh
+        self._live_on(facts)
         self._replay = {name: np.asarray(x) for name, x in replays.items()} if replays else None
         return rest
 
@@ -138,9 +142,6 @@ class Fleet(Hosted):
         assert self.fleet is not None
         return sebulba.acts(self.agent, self.spec).observed + self.fleet.names
 
-    def facts(self) -> dict[str, Any]:
-        return {"life": self._life}
-
     def notices(self) -> list[str]:
         return self._hired.told() if self._hired else []
 
@@ -163,7 +164,7 @@ class Fleet(Hosted):
         }
 
     def close(self) -> None:
-        self._closing = True
+        self._closing.set()
         if self._crew:
             self._crew.close()
 
@@ -209,15 +210,15 @@ class Fleet(Hosted):
         return Cluster(self.options.cluster, sum(counts[role] * needs[role].cpus for role in ROLES))
 
     def _counts(self, members: fleet.Fleet) -> dict[str, float]:
-        counts = {"restarts": float(members.staff.spent)}
+        counts = {"restarts": float(members.staff.supervisor.incidents)}
         if self.plan.batch:
             inserted = members.inserted - self.plan.minimum
             counts["replay/windows"] = float(members.windows)
             counts["replay/samples_per_insert"] = members.sampled / inserted if inserted > 0 else float("nan")
         return counts | ({"replay/reanalysed": members.renewed} if self.plan.reanalyse else {})
 
-    def _budget(self) -> Budget:
-        return Budget(self.options.restarts)
+    def _supervisor(self) -> Supervisor:
+        return Supervisor(self.options.restarts)
 
 
 def _half(agent: Agent, plan: Plan, spec: Any) -> learner.Halves | learner.Sampled:
@@ -235,10 +236,13 @@ def _pass_on(told: "Future[Scores]", played: "Future[Scores]") -> None:
         told.set_result(played.result())
 
 
-def _parts(config: Config, total: int, alone: bool, role: str) -> Parts:
-    """What a member is made of; `alone` in a process of its own."""
+def _parts(config: Config, total: int, watch: Watch | None, role: str) -> Parts:
+    """What a member is made of: in a process of its own, where there is no watch that it could share."""
     options: Options = config.architecture_settings
-    if alone:
+    if watch is None:
+        watch = Watch()
+        if role == "server":
+            alone(watch, config.run.update_timeout, "the parameter server")
         gpus = getattr(options, f"{role}_gpus", 0.0)
         if not gpus:
             jax.config.update("jax_platforms", "cpu")
@@ -246,7 +250,7 @@ def _parts(config: Config, total: int, alone: bool, role: str) -> Parts:
             os.environ.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", f"{0.9 * gpus:.3f}")
         process.start(options.devices if role == "server" else 1)
     member = _Member(config)
-    return Parts(member.make_agent(total_updates=total), member.host, member.play)
+    return Parts(member.make_agent(total_updates=total), member.host, member.play, watch)
 
 
 class _Member(Hosted):
@@ -257,5 +261,5 @@ class _Member(Hosted):
         self.player = jax.devices()[0]
         self.workers = Workers("serial")
 
-    def _budget(self) -> Budget:
-        return Budget(0)  # whose environments fail is replaced, and counted
+    def _supervisor(self) -> Supervisor:
+        return Supervisor(0)  # whose environments fail is replaced, and counted

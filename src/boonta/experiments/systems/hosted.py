@@ -2,7 +2,9 @@
 
 import itertools
 import sys
-from collections.abc import Callable
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -17,14 +19,16 @@ from boonta import envs
 from boonta.architectures import learner
 from boonta.architectures.turns import together
 from boonta.core import episodes as counting
-from boonta.core import random
+from boonta.core import random, totals
 from boonta.core.agent import Agent
 from boonta.core.environment import Environment
-from boonta.core.faults import Broken, Budget, Guard
+from boonta.core.faults import Broken, Guard, Supervisor
 from boonta.core.host import Workers
 from boonta.core.settings import Refused
+from boonta.core.totals import Totals
 from boonta.core.trace import Trace
 from boonta.core.types import Params, PyTree
+from boonta.core.watch import Watch
 from boonta.envs.served import serve
 from boonta.envs.trials import stepped_by
 from boonta.experiments import agreement, evaluation, files, registry
@@ -32,10 +36,11 @@ from boonta.experiments import config as configuration
 from boonta.experiments.config import Config
 from boonta.experiments.evaluation import Film, Scores
 from boonta.experiments.replays import Arrays, put_back, taken
-from boonta.experiments.systems.protocol import beside, done, replaying, said_of, unheard
+from boonta.experiments.systems.protocol import beginning_with, beside, done, replaying, said_of, unheard
 
 CLOSING = 10.0  # seconds that closing waits for an evaluation
 BETWEEN = 1.0  # seconds between the moments in which hosts ask one another whether to stop
+UNFETCHED = 8  # iterations whose metrics may still be on their way
 RESUMED = 1 << 16  # lives of environments between one start of a run and the next
 
 
@@ -71,21 +76,24 @@ class Hosted:
             )
         self.seed = self.members[0].seed
         self.drop = config.run.on_nan == "drop"
+        self.given: Params | None = None
         self.agent = self.make_agent()
         self.batches = [one.experience.batch for one in self.agent.learners.values()]
         self.greedy = evaluation.Greedy(self.agent)
-        self.compile_seconds = 0.0
+        self.compile_seconds, self.watch = 0.0, Watch()
         self.progress: Callable[[str], None] = unheard
         self.replaying = replaying(self.agent)
         self._evaluation: Future[Scores] | None = None
-        self._closing = False
+        self._closing = threading.Event()
+        self._life = 0  # of environments
         self._began: dict[str, float] = {}
         self._pace = 1  # iterations between the moments in which hosts ask one another
 
     def make_agent(self, total_updates: int = 0) -> Agent:
         """The agent, its learners as they are where they all learn in one place."""
         factory = registry.agent(self.config.agent).factory
-        return together(factory(self.spec, self.config.agent_settings, total_updates=total_updates))
+        agent = together(factory(self.spec, self.config.agent_settings, total_updates=total_updates))
+        return beginning_with(agent, lambda: self.given)
 
     def at(self, iterations: int) -> int:
         return int(iterations * self.steps)
@@ -101,7 +109,10 @@ class Hosted:
     def replays(self, state: learner.State) -> AbstractContextManager[Arrays]:
         return nullcontext(taken(state.replays))
 
-    def joined(self, rest: learner.State, fresh: learner.State, replays: Arrays | None) -> learner.State:
+    def joined(
+        self, rest: learner.State, fresh: learner.State, replays: Arrays | None, facts: dict[str, Any]
+    ) -> learner.State:
+        self._live_on(facts)
         return rest._replace(replays=put_back(fresh.replays, replays) if replays else fresh.replays)
 
     def evaluate(self, state: learner.State, episodes: int) -> "Future[Scores]":
@@ -118,18 +129,23 @@ class Hosted:
         return self._evaluation
 
     def play(self, params: Params, episodes: int) -> Scores:
-        examiner, budget = self.host.examiner or self.host, self._budget()
+        examiner, supervisor = self.host.examiner or self.host, self._supervisor()
         for life in itertools.count():
             make = partial(examiner.make, np.arange(episodes), evaluation.SEED, life, self.workers)
-            guarded = partial(Guard, make, self.drop, budget.tell)
+            guarded = partial(Guard, make, self.drop, supervisor.tell)
             try:
                 with jax.default_device(self.player):
                     return evaluation.on_host(
                         self.greedy, params, guarded, episodes, self.config.run.eval_steps,
-                        lambda: self._closing, lambda text: self.progress(text),
+                        self._closing.is_set, lambda text: self.progress(text),
                     )  # fmt: skip
             except Broken as error:
-                budget.spend("an evaluation", error)
+                restart = supervisor.incident("environments of an evaluation", error)
+                supervisor.tell(
+                    f"environments of an evaluation failed and are made anew ({restart.count} of "
+                    f"{supervisor.per_hour} within an hour): {error}"
+                )
+                self._closing.wait(restart.delay)
         raise AssertionError("not reached")
 
     def film(self, params: Params, seed: int, steps: int) -> Film:
@@ -141,20 +157,26 @@ class Hosted:
         del member
         return state.params
 
-    def _budget(self) -> Budget:
+    def facts(self) -> dict[str, Any]:
+        return {"life": self._life}
+
+    def _live_on(self, facts: dict[str, Any]) -> None:
+        """Environments begin in lives that were not yet."""
+        self._life = (int(facts["life"]) // RESUMED + 1) * RESUMED
+
+    def _supervisor(self) -> Supervisor:
         """How often environments may fail."""
         raise NotImplementedError
 
     def _overrides(self) -> dict[str, Any]:
         return {key: jnp.float32(value) for key, value in self.members[0].overrides.items()}
 
-    def _loop(self, step: Callable[[], None], iterations: int, asked: Callable[[], bool]) -> int:
-        """Make iterations until asked to stop; how many."""
+    def _loop(self, step: Callable[[], None], iterations: int, asked: Callable[[], bool]) -> None:
+        """Make iterations until asked to stop."""
         for made in range(1, iterations + 1):
             step()
             if made % self._pace == 0 and not agreement.together(not asked()):
-                return made
-        return iterations
+                return
 
     def _slow_down(self, made: int, elapsed: float) -> None:
         """Let hosts ask one another about once in so many seconds."""
@@ -176,7 +198,7 @@ class Hosted:
         return {key: value / max(totals[key.split("/")[1]], 1e-9) for key, value in new.items()}
 
     def _end_evaluation(self) -> None:
-        self._closing = True
+        self._closing.set()
         if self._evaluation:
             wait([self._evaluation], CLOSING)
 
@@ -199,25 +221,47 @@ def timeline(trace: Trace, where: str, forgive: bool = False) -> None:
         print(f"boonta: WARNING: {message}", file=sys.stderr)
 
 
-def rows(made: list[tuple[dict[str, Any], list[Any]]]) -> dict[str, np.ndarray]:
-    """The metrics [1, iterations], with what is told of the experience that each iteration learned from.
+class Ledger:
+    """Metrics of iterations, fetched as they come and summed; on all hosts."""
 
-    Args:
-        made: metrics of an iteration, and (finished episodes, health) of parts of its experience.
-    """
-    metrics, told = jax.device_get(([metrics for metrics, _ in made], [told for _, told in made]))
-    found = {key: np.asarray([[row[key] for row in metrics]]) for key in metrics[0]}
-    finished = [counting.merge_all([one.finished for one in each]) for each in told]
-    observed = np.asarray([[next((one.bad for one in each if one.bad), 0) for each in told]])
-    if jax.process_count() > 1:
-        from jax.experimental import multihost_utils
+    def __init__(self) -> None:
+        self.iterations = 0
+        self._waiting: deque[tuple[dict[str, Any], list[Any]]] = deque()
+        self._totals: Totals | None = None
 
-        stacked = counting.Finished(*(np.asarray(field) for field in zip(*finished, strict=True)))  # type: ignore[arg-type]
-        stacked, observed = multihost_utils.process_allgather((stacked, observed))  # [hosts, iterations] each
-        hosts = range(jax.process_count())
-        parts = [[counting.Finished(*(x[h, i] for x in stacked)) for h in hosts] for i in range(len(made))]
-        finished = [counting.merge_all(part) for part in parts]
-        observed = np.max(observed, axis=0)
-    found["health"] = np.where(observed > 0, observed, found["health"])
-    merged = counting.Finished(*(np.asarray([field], np.float32) for field in zip(*finished, strict=True)))  # type: ignore[arg-type]
-    return found | merged._asdict()
+    def add(self, metrics: dict[str, Any], told: list[Any]) -> None:
+        """An iteration: its metrics, and (finished episodes, health) of parts of its experience."""
+        self.iterations += 1
+        self._waiting.append((metrics, told))
+        if len(self._waiting) > UNFETCHED:
+            self._fetch()
+
+    def close(self, so_far: Totals | None, shares: Mapping[str, float], levels: Mapping[str, float]) -> Totals:
+        """What they come to, [1], with those of before.
+
+        Args:
+            so_far: Totals [1] of before, if there are any.
+            shares: metrics that are the same of all of them; NaN where there is nothing to tell.
+            levels: what is so by now.
+        """
+        while self._waiting:
+            self._fetch()
+        assert self._totals is not None
+        found = totals.with_shares(self._totals, shares, levels)
+        if jax.process_count() > 1:
+            from jax.experimental import multihost_utils
+
+            seen = (found.finished, found.bad, found.bad_at)
+            finished, bad, at = multihost_utils.process_allgather(jax.tree.map(np.asarray, seen))  # [hosts] each
+            hosts = range(jax.process_count())
+            earliest = min(hosts, key=lambda host: at[host] or np.inf)
+            merged = counting.merge_all([counting.Finished(*(x[host] for x in finished)) for host in hosts])
+            found = found._replace(finished=merged, bad=bad[earliest], bad_at=at[earliest])
+        return totals.after(so_far, totals.of_one_member(found))
+
+    def _fetch(self) -> None:
+        metrics, told = jax.device_get(self._waiting.popleft())
+        observed = next((int(one.bad) for one in told if one.bad), 0)
+        finished = counting.merge_all([one.finished for one in told])
+        new = totals.once(metrics | finished._asdict() | {"health": observed or metrics["health"]})
+        self._totals = totals.merge(self._totals, new) if self._totals else new

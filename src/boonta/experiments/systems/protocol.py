@@ -7,13 +7,16 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol
 
+import jax
 import numpy as np
 
 from boonta.core.agent import Agent
 from boonta.core.settings import Refused
 from boonta.core.spec import Continuous, Spec
-from boonta.core.types import Params, PyTree
-from boonta.experiments import files
+from boonta.core.totals import Totals
+from boonta.core.types import Key, Params, PyTree
+from boonta.core.watch import Watch
+from boonta.experiments import record as records
 from boonta.experiments.config import Config, Member
 from boonta.experiments.evaluation import Film, Scores
 from boonta.experiments.registry import AGENTS
@@ -35,6 +38,8 @@ class System(Protocol):
         compile_seconds: spent on compiling so far.
         replaying: whether there is replay that outlasts an iteration.
         remarks: what a user should know of the environment before it runs.
+        given: parameters to begin with in place of the agent's own, None for those that stay; set before `start`.
+        watch: since when an update is being made here.
         progress: takes how an evaluation gets on; whoever wants to know sets it.
     """
 
@@ -47,6 +52,8 @@ class System(Protocol):
     compile_seconds: float
     replaying: bool
     remarks: list[str]
+    given: Params | None
+    watch: Watch
     progress: Callable[[str], None]
 
     def at(self, iterations: int) -> int:
@@ -65,21 +72,24 @@ class System(Protocol):
         """What this host has in replay; nothing where learning is on-policy."""
         ...
 
-    def joined(self, rest: PyTree, fresh: PyTree, replays: dict[str, np.ndarray] | None) -> PyTree:
+    def joined(
+        self, rest: PyTree, fresh: PyTree, replays: dict[str, np.ndarray] | None, facts: dict[str, Any]
+    ) -> PyTree:
         """A state that goes on.
 
         Args:
             rest: what `rest` gave, restored.
             fresh: what `start` gave; used up.
             replays: what `replays` gave; None for those of `fresh`.
+            facts: what `facts` gave.
 
         Raises:
             ValueError, KeyError: replays of another kind; `fresh` is as it was.
         """
         ...
 
-    def start(self, facts: dict[str, Any] | None = None) -> PyTree:
-        """The state at the beginning, on its devices; `facts` are those of the checkpoint that will replace it.
+    def start(self) -> PyTree:
+        """The state at the beginning, on its devices.
 
         Raises:
             Refused: a setting that only now turns out to be of no use.
@@ -87,19 +97,19 @@ class System(Protocol):
         ...
 
     def advance(
-        self, state: PyTree, iterations: int, asked: Callable[[], bool]
-    ) -> tuple[PyTree, dict[str, np.ndarray], float]:
+        self, state: PyTree, iterations: int, asked: Callable[[], bool], so_far: Totals | None = None
+    ) -> tuple[PyTree, Totals, float]:
         """Make iterations; the state given is used up.
 
         Args:
             state: as it is.
             iterations: at most so many.
             asked: whether to stop early, where iterations can be made one by one.
+            so_far: Totals [M] of iterations before, to which these are added.
 
         Returns:
-            The state, the metrics [M, iterations made] (those of `core.episodes.Finished`, `health`, `policy_lag_mean`
-            and `made` among them: updates, and where there were none the learners' own mean nothing), and the seconds
-            that it took, compilation apart.
+            The state, what the iterations came to with those of before, Totals [M], and the seconds that it took,
+            compilation apart.
 
         Raises:
             Failed, Idle: of `experiments.systems.protocol`. After Idle the state given is as it was.
@@ -107,7 +117,7 @@ class System(Protocol):
         ...
 
     def tensors(self) -> list[str]:
-        """The names that metrics["health"] - 1 points to; 0 says that all is finite."""
+        """The names that `Totals.bad` - 1 points to; 0 says that all is finite."""
         ...
 
     def evaluate(self, state: PyTree, episodes: int) -> "Future[Scores]":
@@ -194,7 +204,7 @@ def check_reading(folder: Path, config: Config, system: System) -> None:
     Raises:
         Refused: it is such a one.
     """
-    if config.agent not in AGENTS or files.read_json(folder / "run.json").get("reading", 0) >= READING:
+    if config.agent not in AGENTS or records.read(folder).get("reading", 0) >= READING:
         return
     spec, seen = system.spec, system.spec.observation
     one_bound = isinstance(spec.action, Continuous) and (np.isfinite(spec.action.low) != np.isfinite(spec.action.high))
@@ -206,6 +216,18 @@ def check_reading(folder: Path, config: Config, system: System) -> None:
             "actions (categories as numbers, uint8 over 255, other axes, all in one vector, the keys state and "
             "action_mask, boxes with one bound); go on with that version, which run.json names, or start a new run"
         )
+
+
+def beginning_with(agent: Agent, given: Callable[[], Params | None]) -> Agent:
+    """The agent, whose first parameters are replaced by what is given when it begins, but for what is None there."""
+
+    def init(key: Key) -> Params:
+        own, new = agent.init(key), given()
+        if new is None:
+            return own
+        return jax.tree.map(lambda x, mine: mine if x is None else x, new, own, is_leaf=lambda x: x is None)
+
+    return agent._replace(init=init)
 
 
 def replaying(agent: Agent) -> bool:

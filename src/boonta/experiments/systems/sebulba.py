@@ -12,16 +12,17 @@ import numpy as np
 from boonta.architectures import learner, sebulba, sebulba_split, sebulba_threads
 from boonta.architectures.sebulba_threads import Plan, Threads
 from boonta.core.environment import check
-from boonta.core.faults import Budget
+from boonta.core.faults import Supervisor
 from boonta.core.host import Host, Workers
+from boonta.core.totals import Totals
 from boonta.core.trace import Trace
 from boonta.experiments import agreement
 from boonta.experiments import config as configuration
 from boonta.experiments.config import Config
 from boonta.experiments.devices import describe
 from boonta.experiments.systems import placement
-from boonta.experiments.systems.hosted import RESUMED, Hosted, rows, timeline
-from boonta.experiments.systems.protocol import Failed, fitting
+from boonta.experiments.systems.hosted import Hosted, Ledger, timeline
+from boonta.experiments.systems.protocol import Failed, Idle, fitting
 from boonta.experiments.tables import Sebulba as Options
 
 
@@ -42,7 +43,6 @@ class Sebulba(Hosted):
         self.trace = Trace(keep=bool(self.options.trace))
         self.threads: Threads | None = None
         self.reason: dict[str, str] = {}  # of a measured split
-        self._life = 0
 
     def _plan(self, actors: list[Any], learners: list[Any], threads: int) -> None:
         """Who does what."""
@@ -116,23 +116,22 @@ class Sebulba(Hosted):
         self._plan(there[: split.actors], placement.everywhere(learners), split.threads)
         self.reason = {"split": why}
 
-    def start(self, facts: dict[str, Any] | None = None) -> learner.State:
-        """The state; actors are set going by the first `advance`, with environments of a life that was not yet."""
+    def start(self) -> learner.State:
+        """The state; actors are set going by the first `advance`."""
         if self.environment:
             check(self.environment)
         if self.options.trace:
             timeline(self.trace, self.options.trace)  # now, for it may be refused
         if self.options.measure:
             self._measure()
-        self._life = (int(facts["life"]) // RESUMED + 1) * RESUMED if facts else 0
         make = partial(_make, self.host, self.seed, self.workers)
-        self.threads = Threads(self.unit, make, self.plan, self.seed, self.trace)
+        self.threads = Threads(self.unit, make, self.plan, self.seed, self.trace, self.watch)
         self._running = False
         return self.threads.init(self._overrides())
 
     def advance(
-        self, state: learner.State, iterations: int, asked: Callable[[], bool]
-    ) -> tuple[learner.State, dict[str, np.ndarray], float]:
+        self, state: learner.State, iterations: int, asked: Callable[[], bool], so_far: Totals | None = None
+    ) -> tuple[learner.State, Totals, float]:
         assert self.threads is not None
         if not self._running:
             clock = time.perf_counter()
@@ -140,24 +139,29 @@ class Sebulba(Hosted):
             self.compile_seconds += time.perf_counter() - clock
             self.threads.start(state, self._life)
             self._running = True
-        threads, made = self.threads, []
+        threads, made = self.threads, Ledger()
 
         def once() -> None:
             nonlocal state
             depth = threads.depth()
             state, metrics, told = threads.iterate(state)
-            made.append((metrics | {"queue_depth": depth}, told))
+            made.add(metrics | {"queue_depth": depth}, told)
 
+        if jax.process_count() == 1:  # several go on until all have asked one another
+            threads.asked = asked
         clock = time.perf_counter()
         try:
             self._loop(once, iterations, asked)
         except sebulba_threads.Failed as error:
             raise Failed(str(error)) from error
+        except sebulba_threads.Asked:
+            if not made.iterations:
+                raise Idle from None
         jax.block_until_ready(state.updates)
         elapsed = time.perf_counter() - clock
-        self._slow_down(len(made), elapsed)
-        same = self._idle(elapsed) | {"restarts": float(agreement.total(threads.budget.spent))}
-        return state, rows(made) | {key: np.full((1, len(made)), x) for key, x in same.items()}, elapsed
+        self._slow_down(made.iterations, elapsed)
+        restarts = float(agreement.total(threads.supervisor.incidents))
+        return state, made.close(so_far, self._idle(elapsed), {"restarts": restarts}), elapsed
 
     def _idle(self, elapsed: float) -> dict[str, float]:
         """What share of their time threads spent on what since the last call, actors in the mean, and devices idle."""
@@ -172,15 +176,12 @@ class Sebulba(Hosted):
     def tensors(self) -> list[str]:
         return self._names
 
-    def _budget(self) -> Budget:
-        return self.threads.budget if self.threads else Budget(self.options.restarts)
-
-    def facts(self) -> dict[str, Any]:
-        return {"life": self._life}
+    def _supervisor(self) -> Supervisor:
+        return self.threads.supervisor if self.threads else Supervisor(self.options.restarts)
 
     def notices(self) -> list[str]:
         notes, self._notes = self._notes, []
-        return notes + (self.threads.budget.told() if self.threads else [])
+        return notes + (self.threads.supervisor.told() if self.threads else [])
 
     def check(self) -> None:
         try:
@@ -204,7 +205,7 @@ class Sebulba(Hosted):
         )
 
     def close(self) -> None:
-        self._closing = True
+        self._closing.set()
         if self.threads:
             self.threads.stop()
         self._end_evaluation()

@@ -5,11 +5,10 @@ import math
 import os
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from typing import Any
 
 import jax
@@ -22,17 +21,19 @@ from boonta.architectures.seed_learners import Passing, Replaying
 from boonta.architectures.seed_threads import Session, Taken, Threads
 from boonta.core import settings, signals
 from boonta.core.environment import check
-from boonta.core.faults import Broken, Budget
+from boonta.core.faults import Exhausted, Supervisor
 from boonta.core.host import Workers, cores
 from boonta.core.settings import multiple_of
+from boonta.core.totals import Totals
 from boonta.core.trace import Trace
 from boonta.core.types import TimeStep
 from boonta.experiments import config as configuration
 from boonta.experiments.config import Config
 from boonta.experiments.devices import describe
+from boonta.experiments.own_folder import OwnFolder
 from boonta.experiments.replays import Arrays
 from boonta.experiments.systems import placement
-from boonta.experiments.systems.hosted import RESUMED, Hosted, rows, timeline
+from boonta.experiments.systems.hosted import Hosted, Ledger, timeline
 from boonta.experiments.systems.protocol import Failed, Idle, fitting
 from boonta.experiments.tables import Seed as Options
 from boonta.replay.host import HostReplay
@@ -91,12 +92,12 @@ class Seed(Hosted):
         self.trace = Trace(keep=bool(options.trace))
         self.threads: Threads | None = None
         self.server: Server | None = None
-        self.budget = Budget(options.restarts)
+        self.supervisor = Supervisor(options.restarts)
         self.workers, self.why = self.host.choose(each, asked) if self.host.choose else (asked, "")
         self._processes: list[subprocess.Popen[bytes]] = []
+        self._due: dict[int, float] = {}  # when those that ended are to be started anew
         self._mending = threading.Lock()
-        self._folder: tempfile.TemporaryDirectory[str] | None = None  # of a socket of its own
-        self._life = 0
+        self._folder: OwnFolder | None = None  # of a socket of its own
 
     def _actors(self, part: int, parts: int, maximum: int, workers: Workers) -> int:
         """Actor processes of this host's own, whose environments are equal parts of those of an inference device.
@@ -125,8 +126,8 @@ class Seed(Hosted):
             self.learner = Passing(self.agent, self.unit, size, self._learners, self.seed)
         self.half, self.steps, self.updates = self.learner.half, self.learner.steps, self.learner.updates
 
-    def start(self, facts: dict[str, Any] | None = None) -> learner.State:
-        """The state; clients are answered from the first `advance` on, in lives that were not yet."""
+    def start(self) -> learner.State:
+        """The state; clients are answered from the first `advance` on."""
         if self.environment:
             check(self.environment)
         # Between an observation and its action four threads take turns; by itself each may keep the others for 5 ms.
@@ -139,14 +140,13 @@ class Seed(Hosted):
                 check_free(address)
         except (ValueError, OSError) as error:
             raise settings.Refused(str(error)) from error
-        self._life = (int(facts["life"]) // RESUMED + 1) * RESUMED if facts else 0
-        self.threads = Threads(self.unit, self.spec, self.plan, self.seed, self.trace)
+        self.threads = Threads(self.unit, self.spec, self.plan, self.seed, self.trace, self.watch)
         return self.learner.init(self._overrides())
 
     def advance(
-        self, state: learner.State, iterations: int, asked: Callable[[], bool]
-    ) -> tuple[learner.State, dict[str, np.ndarray], float]:
-        threads, made = self.threads, []
+        self, state: learner.State, iterations: int, asked: Callable[[], bool], so_far: Totals | None = None
+    ) -> tuple[learner.State, Totals, float]:
+        threads, made = self.threads, Ledger()
         assert threads is not None
         if self.server is None:
             clock = time.perf_counter()
@@ -160,7 +160,7 @@ class Seed(Hosted):
         def once() -> None:
             nonlocal state
             state, metrics, told = self.learner.iterate(state, threads)
-            made.append((metrics, told))
+            made.add(metrics, told)
 
         if jax.process_count() == 1:  # several go on until all have asked one another
             threads.asked = asked
@@ -170,24 +170,20 @@ class Seed(Hosted):
         except seed_threads.Failed as error:
             raise Failed(str(error)) from error
         except seed_threads.Asked:
-            if not made:
+            if not made.iterations:
                 raise Idle from None
         elapsed = time.perf_counter() - clock
-        self._slow_down(len(made), elapsed)
-        shares = self._shares(self.trace, ROLES)
+        self._slow_down(made.iterations, elapsed)
+        shares = self._shares(self.trace, ROLES) | {"batch_mean": threads.batch_mean()}
         counts = {"joined": threads.joined, "dropped": threads.dropped, "environments": threads.present()}
-        same = shares | {f"clients/{key}": float(value) for key, value in counts.items()}
-        same |= {"batch_mean": threads.batch_mean(), "restarts": float(self.budget.spent)} | self.learner.counts()
-        return state, rows(made) | {key: np.full((1, len(made)), x) for key, x in same.items()}, elapsed
+        levels = {f"clients/{key}": float(value) for key, value in counts.items()} | self.learner.counts()
+        return state, made.close(so_far, shares, levels | {"restarts": float(self.supervisor.incidents)}), elapsed
 
     def tensors(self) -> list[str]:
         return self._names
 
-    def facts(self) -> dict[str, Any]:
-        return {"life": self._life}
-
     def notices(self) -> list[str]:
-        return self.budget.told() + (self.threads.told() if self.threads else [])
+        return self.supervisor.told() + (self.threads.told() if self.threads else [])
 
     def check(self) -> None:
         try:
@@ -209,7 +205,7 @@ class Seed(Hosted):
         }
 
     def close(self) -> None:
-        self._closing = True
+        self._closing.set()
         with self._mending:
             for process in self._processes:
                 assert process.stdin is not None
@@ -224,9 +220,10 @@ class Seed(Hosted):
                 process.wait(5.0)
             except subprocess.TimeoutExpired:
                 process.kill()
-                process.wait()
+                with suppress(subprocess.TimeoutExpired):  # one that cannot be ended is left behind
+                    process.wait(5.0)
         if self._folder:
-            self._folder.cleanup()
+            self._folder.close()
         self._end_evaluation()
         if self.options.trace:
             timeline(self.trace, self.options.trace, forgive=True)
@@ -260,20 +257,23 @@ class Seed(Hosted):
     def replays(self, state: learner.State) -> AbstractContextManager[Arrays]:
         return self.learner.arrays()
 
-    def joined(self, rest: learner.State, fresh: learner.State, replays: Arrays | None) -> learner.State:
+    def joined(
+        self, rest: learner.State, fresh: learner.State, replays: Arrays | None, facts: dict[str, Any]
+    ) -> learner.State:
         del fresh
+        self._live_on(facts)
         if replays:
             self.learner.restore(replays)
         return rest
 
-    def _budget(self) -> Budget:
-        return self.budget
+    def _supervisor(self) -> Supervisor:
+        return self.supervisor
 
     def _serve(self, threads: Threads) -> None:
         """Listen, and start actors."""
         options = self.options
-        self._folder = tempfile.TemporaryDirectory(prefix="boonta-") if not options.address else None
-        address = f"unix:{self._folder.name}/server" if self._folder else options.address
+        self._folder = OwnFolder() if not options.address else None
+        address = f"unix:{self._folder.path}/server" if self._folder else options.address
         limits = (self.plan.maximum, options.clients, options.silence)
         self.server = Server(
             address, Schema(self.spec), _door(threads), self.seed, self._security(), *limits, threads.refused
@@ -312,18 +312,28 @@ class Seed(Hosted):
         if not self._mending.acquire(blocking=False):  # another thread is at it
             return
         try:
-            if not self._closing:
+            if not self._closing.is_set():
                 self._mend_all()
         finally:
             self._mending.release()
 
     def _mend_all(self) -> None:
         for i, process in enumerate(self._processes):
-            if (code := process.poll()) is not None:
+            if (code := process.poll()) is None:
+                continue
+            if i not in self._due:
+                why = f"its process ended with exit code {code}"
                 try:
-                    self.budget.spend(f"actor {i}", Broken(f"its process ended with exit code {code}"))
-                except Broken as error:
-                    raise seed_threads.Failed(f"actor {i}: {error}, after {self.budget.most} restarts") from error
+                    restart = self.supervisor.incident(f"actor {i}", why)
+                except Exhausted as error:
+                    raise seed_threads.Failed(str(error)) from error
+                self.supervisor.tell(
+                    f"actor {i} failed and is started anew ({restart.count} of {self.options.restarts} within an "
+                    f"hour): {why}"
+                )
+                self._due[i] = time.monotonic() + restart.delay
+            if time.monotonic() >= self._due[i]:
+                del self._due[i]
                 self._processes[i] = self._actor(i)
 
 

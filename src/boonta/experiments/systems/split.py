@@ -20,14 +20,15 @@ from boonta.architectures.learner import sampled
 from boonta.architectures.split_pace import pace
 from boonta.architectures.split_roles import Acting, Learning
 from boonta.architectures.split_wiring import Plan, Wiring
-from boonta.core import devices, random
+from boonta.core import devices, random, totals
 from boonta.core import episodes as counting
 from boonta.core.crew import Crew
 from boonta.core.environment import check
 from boonta.core.exchange import Disconnected, Exchange
-from boonta.core.faults import Budget
+from boonta.core.faults import Supervisor
 from boonta.core.host import Workers
 from boonta.core.settings import multiple_of
+from boonta.core.totals import Totals
 from boonta.core.types import Array, Params, PyTree
 from boonta.experiments import config as configuration
 from boonta.experiments import process, registry
@@ -35,9 +36,10 @@ from boonta.experiments.config import Config
 from boonta.experiments.devices import describe
 from boonta.experiments.replays import Arrays
 from boonta.experiments.systems import split_processes
-from boonta.experiments.systems.hosted import RESUMED, Hosted
+from boonta.experiments.systems.hosted import Hosted
 from boonta.experiments.systems.protocol import Failed, Idle
 from boonta.experiments.tables import Split as Options
+from boonta.experiments.watchdog import alone
 from boonta.replay.windows import pace as steps_before
 from boonta.replay.windows import windows
 
@@ -75,28 +77,27 @@ class Split(Hosted):
         self.steps = float(self.wiring.plan.workers * each)
         self.updates = max(1, round(sum(pacing.ratios.values()) * int(self.steps)))
         self.iterations = configuration.iterations(config, self.steps, self.updates)
+        self.supervisor = Supervisor(self.options.restarts)
         self.split: split.Split | None = None
         self._exchange: Exchange | None = None
         self._crew: Crew | None = None
         self._replay: Arrays | None = None
-        self._made = self._life = 0
+        self._made = 0
 
     def shapes(self) -> PyTree:
         here = jax.sharding.SingleDeviceSharding(self.player)
         shapes = jax.eval_shape(self._fresh)
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=here), shapes)
 
-    def start(self, facts: dict[str, Any] | None = None) -> State:
-        """The state; processes begin with the first `advance`, their environments in lives that were not yet."""
+    def start(self) -> State:
+        """The state; processes begin with the first `advance`."""
         if self.environment:
             check(self.environment)
-        self._life = (int(facts["life"]) // RESUMED + 1) * RESUMED if facts else 0
-        self._made = int(facts["iterations"]) if facts else 0
         return jax.jit(self._fresh)()
 
     def advance(
-        self, state: State, iterations: int, asked: Callable[[], bool]
-    ) -> tuple[State, dict[str, np.ndarray], float]:
+        self, state: State, iterations: int, asked: Callable[[], bool], so_far: Totals | None = None
+    ) -> tuple[State, Totals, float]:
         with _loud():
             if self.split is None:
                 clock = time.perf_counter()
@@ -118,14 +119,16 @@ class Split(Hosted):
         made = updates - int(state.updates)
         without = {name: one._replace(params={}) for name, one in learners.items()}
         state = jax.tree.map(jnp.asarray, State(whole, without, {}, jnp.int32(updates)))
-        return state, self._rows(told, self._made - before, made, elapsed), elapsed
+        return state, totals.after(so_far, self._totals(told, self._made - before, made, elapsed)), elapsed
 
     def replays(self, state: State) -> AbstractContextManager[Arrays]:
         with _loud():
             return nullcontext(self.split.arrays() if self.split else self._replay or {})
 
-    def joined(self, rest: State, fresh: State, replays: Arrays | None) -> State:
+    def joined(self, rest: State, fresh: State, replays: Arrays | None, facts: dict[str, Any]) -> State:
         del fresh
+        self._live_on(facts)
+        self._made = int(facts["iterations"])
         self._replay = {name: np.asarray(x) for name, x in replays.items()} if replays else None
         if self._replay:
             wanted = self.wiring.pieces.nbytes
@@ -138,10 +141,10 @@ class Split(Hosted):
         return self.wiring.actor.observed + [name for each in self.wiring.metrics.values() for name in each]
 
     def facts(self) -> dict[str, Any]:
-        return {"life": self._life, "iterations": self._made}
+        return super().facts() | {"iterations": self._made}
 
     def notices(self) -> list[str]:
-        return self.split.told() if self.split else []
+        return self.supervisor.told()
 
     def check(self) -> None:
         with _loud():
@@ -186,7 +189,7 @@ class Split(Hosted):
 
             self._crew = Cluster(options.cluster, 0.0)
             begin = partial(split_cluster.started, self._crew, self.config, meeting)
-        running = split.Split(self.wiring, meeting.exchange, begin, options.restarts, options.timeout, self._life)
+        running = split.Split(self.wiring, meeting.exchange, begin, self.supervisor, options.timeout, self._life)
         bare = jax.device_get(state)
         states = {name: one._replace(params=bare.params) for name, one in bare.learners.items()}
         running.restore(states, self._replay, self._made)
@@ -195,18 +198,18 @@ class Split(Hosted):
             print(f"boonta: {meeting.invitation}", file=sys.stderr)
         return running.start(asked)
 
-    def _rows(self, told: split.Told, iterations: int, made: int, elapsed: float) -> dict[str, np.ndarray]:
-        """The metrics [1, iterations]: sums in the first column, and nothing in the others, or the same in all."""
+    def _totals(self, told: split.Told, iterations: int, made: int, elapsed: float) -> Totals:
+        """What iterations come to, [1]."""
         acted = [one for each in told.actors.values() for one in each]
         finished = counting.merge_all([one.finished for one in acted])
         lags = [(one.lag * one.pieces, one.lag_max, one.pieces) for one in acted]
         pieces = max(sum(n for _, _, n in lags), 1)
-        same: dict[str, Any] = {
+        shares: dict[str, Any] = {
             "policy_lag_mean": sum(lag for lag, _, _ in lags) / pieces,
             "policy_lag_max": max((most for _, most, _ in lags), default=0),
             "busy/environment": sum(one.seconds for one in acted) / elapsed / self.wiring.plan.workers,
-            "restarts": self.split.spent if self.split else 0,
         }
+        levels: dict[str, Any] = {"restarts": self.supervisor.incidents}
         bad = next((int(one.bad) for one in acted if one.bad), 0)
         offset = len(self.wiring.actor.observed)
         for name, names in self.wiring.metrics.items():
@@ -216,27 +219,27 @@ class Split(Hosted):
                 np.sum([v * one.made for v, one in zip(values, mine, strict=True)]) / updates if updates else np.nan
             )
             for key in self.wiring.learned[name].example.metrics:
-                same[key] = mean([one.metrics[key] for one in mine])
-            same |= {
-                f"updates/{name}": float(self._updates_of(name)),
+                shares[key] = mean([one.metrics[key] for one in mine])
+            shares |= {
                 f"lag/{name}_mean": mean([one.lag for one in mine]),
                 f"lag/{name}_max": max((int(one.lag_max) for one in mine), default=0),
                 f"busy/{name}": sum(one.seconds for one in mine) / elapsed,
+            }
+            levels |= {
+                f"updates/{name}": float(self._updates_of(name)),
                 f"lost/{name}": max((int(one.lost) for one in mine), default=0),
             }
             if not bad:
                 bad = next((offset + int(one.bad) for one in mine if one.bad), 0)
             offset += len(names)
-        rows = {key: np.full((1, iterations), value, np.float64) for key, value in same.items()}
-        once = {"health": bad, "made": made} | finished._asdict()
-        return rows | {key: np.asarray([[value] + [0] * (iterations - 1)]) for key, value in once.items()}
+        return totals.of_one_member(totals.alike(iterations, made, bad, finished, shares, levels))
 
     def _updates_of(self, name: str) -> int:
         assert self._exchange is not None
         return self._exchange.totals()[f"updates/{name}"]
 
-    def _budget(self) -> Budget:
-        return Budget(self.options.restarts)
+    def _supervisor(self) -> Supervisor:
+        return self.supervisor
 
 
 def wired(member: Hosted) -> Wiring:
@@ -303,6 +306,7 @@ def work(role: str, invited: split_processes.Invited) -> None:
         else:
             mesh = devices.mesh(_devices(options.devices))
             moving = Learning(wiring, exchange, kind, int(number), mesh, options.compress)
+            alone(moving.watch, invited.config.run.update_timeout, role)
         try:
             moving.run()
         except ValueError as error:  # of a collective that lost a process, say: no matter of what was asked for
@@ -341,5 +345,5 @@ class _Member(Hosted):
         super().__init__(config)
         self.player = jax.devices()[0]
 
-    def _budget(self) -> Budget:
-        return Budget(0)  # whose environments fail is replaced, and counted
+    def _supervisor(self) -> Supervisor:
+        return Supervisor(0)  # whose environments fail is replaced, and counted

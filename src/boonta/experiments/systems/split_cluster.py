@@ -4,7 +4,8 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -12,8 +13,10 @@ from boonta.architectures.split import Failed, Process
 from boonta.core import signals
 from boonta.core.crew import Crew, Gone, Lost, Resources
 from boonta.experiments import config as configuration
+from boonta.experiments import process
 from boonta.experiments.config import Config
 from boonta.experiments.systems.split_processes import Place, surroundings
+from boonta.transport import ray
 from boonta.transport.redis_server import PASSWORD
 
 LOOK = 0.5  # seconds that a member looks at its process before it answers
@@ -29,24 +32,25 @@ class Keeper:
         words: the command line, without the interpreter.
         text: the configuration, which the process reads from its standard input's place.
         variables: of the environment, in place of those of the cluster.
+        address: of this machine, as the others of the cluster reach it.
     """
 
-    def __init__(self, words: list[str], text: str, variables: dict[str, str]) -> None:
-        self._words, self._text, self._variables = words, text, variables
+    def __init__(
+        self, words: list[str], text: str, variables: dict[str, str], address: Callable[[], str] = ray.address_here
+    ) -> None:
+        self._words, self._text, self._variables, self._address = words, text, variables, address
         self._process: subprocess.Popen[bytes] | None = None
 
     def place(self) -> str:
         """An address of this machine with a free port."""
-        host = socket.gethostbyname(socket.gethostname())
+        host = self._address()
         with socket.socket() as one:
             one.bind((host, 0))
             return f"{host}:{one.getsockname()[1]}"
 
     def start(self, words: list[str]) -> None:
         """Start the process, with these words more."""
-        text, end = os.pipe()
-        os.write(end, self._text.encode())
-        os.close(end)
+        text = process.readable(self._text)
         command = [sys.executable, *self._words, *words, "--config", f"/dev/fd/{text}"]
         environment = os.environ | self._variables
         with signals.held():
@@ -65,7 +69,8 @@ class Keeper:
         """End it."""
         if self._process:
             self._process.kill()
-            self._process.wait()
+            with suppress(subprocess.TimeoutExpired):  # the driver sees whether it has ended
+                self._process.wait(LOOK)
 
 
 class Kept:

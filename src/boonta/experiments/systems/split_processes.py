@@ -128,7 +128,7 @@ def started(config: Config, meeting: Place, everyone: list[str], roles: list[str
         if role in options.remote:
             found.append(Elsewhere(meeting.exchange, role))
             continue
-        text = _readable(config)
+        text = process.readable(configuration.write(config))
         command = [sys.executable, "-m", "boonta", "split-worker", "--role", role, "--life", str(life), "--tied"]
         command += [*meeting.words, "--config", f"/dev/fd/{text}"]
         command += [*hosts, "--process", str(rank)] if several else []
@@ -254,15 +254,6 @@ def surroundings(role: str, share: float, visible: Sequence[str] = ()) -> dict[s
     found = {"XLA_FLAGS": " ".join(flags), "XLA_PYTHON_CLIENT_MEM_FRACTION": part}
     found |= {"CUDA_VISIBLE_DEVICES": ",".join(visible)} if visible else {}
     return found | {"JAX_PLATFORMS": "cpu"} if role.startswith("environment/") else found
-
-
-def _readable(config: Config) -> int:
-    """A descriptor of the configuration's text, to be read once."""
-    descriptor, end = os.pipe()
-    os.write(end, configuration.write(config).encode())
-    os.close(end)
-    os.set_inheritable(descriptor, True)
-    return descriptor
 
 
 def _free_port() -> int:
