@@ -62,6 +62,8 @@ TASKS = {
     ),
     "sebulba-ppo-halfcheetah": Task("ppo gym:HalfCheetah-v5 --on sebulba --steps 1000000", 1500, 3),
     "ppo-frozenlake": Task("ppo gym:FrozenLake-v1 --set env.is_slippery=false", 0.95, 3),
+    "dqn-cliffwalking": Task("dqn gym:CliffWalking-v1", -15, 3),
+    "dqn-taxi": Task("dqn gym:Taxi-v4", 7, 3),
     "sebulba-vtrace-pong": Task("vtrace ale:Pong --on sebulba", 18),
     "sebulba-ppo-pong": Task("ppo ale:Pong --on sebulba", 18),
     "dqn-minatar-breakout": Task("dqn gymnax:Breakout-MinAtar --steps 3000000 --seeds 3", 10),
