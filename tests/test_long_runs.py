@@ -170,6 +170,15 @@ def test_sums_come_back_from_a_checkpoint():
     assert _read(_written(None)) is None
 
 
+def test_what_was_counted_stays_where_metrics_have_other_names():
+    (one, _), (other, _), *_ = rows_of(2)
+    before = totals.of_one_member(totals.once(one))
+    new = totals.of_one_member(totals.once({k.replace("depth", "height"): x for k, x in other.items()}))
+    found = totals.after(before, new)
+    assert found.iterations == 2 and found.made == 1 and found.finished.count == one["count"] + other["count"]
+    assert totals.means(found)["height"] == 1.0 and "depth" not in totals.means(found)
+
+
 def test_merging_many_is_merging_one_after_the_other():
     parts = [Finished(*(float(x) for x in row)) for row in np.random.default_rng(0).uniform(1, 5, (4, 4))]
     blank = {"health": 0, "made": 0}

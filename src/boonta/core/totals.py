@@ -84,8 +84,16 @@ def nothing(like: Totals) -> Totals:
 
 
 def after(so_far: Totals | None, new: Totals) -> Totals:
-    """Those of before and of now, which are alone where they have other metrics."""
-    return merge(so_far, new) if so_far is not None and so_far.sums.keys() == new.sums.keys() else new
+    """Those of before and of now."""
+    return new if so_far is None else merge(fitted(so_far, new), new)
+
+
+def fitted(totals: Totals, like: Totals) -> Totals:
+    """With the metrics of others: what was counted stays, and sums of other metrics, of another version, are let go."""
+    if totals.sums.keys() == like.sums.keys():
+        return totals
+    blank = nothing(like)
+    return totals._replace(sums=blank.sums, weights=blank.weights)
 
 
 def with_shares(totals: Totals, shares: Mapping[str, float], levels: Mapping[str, float]) -> Totals:

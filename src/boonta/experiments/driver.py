@@ -167,7 +167,7 @@ class Driver:
             if limit := self.config.run.update_timeout:
                 wanted = min(wanted, limit / 2)
             count = max(1, min(int(wanted * made / max(seconds, 1e-9)), 2 * made))  # which may have been fast by chance
-        return int(agreement.shared(np.int64(min(count, most))))
+        return int(agreement.shared(np.int32(min(count, most))))
 
     def _count(self, made: Totals, elapsed: float) -> None:
         """Take in what a call has made, with what was made since the last log line before it."""
@@ -234,6 +234,8 @@ class Driver:
         # Training goes on with the buffers of the state; what is evaluated beside it is kept for its checkpoint.
         rest = rest if agreement.together(scores.done()) else jax.tree.map(jnp.copy, rest)
         self.under_way = Examination(scores, rest, self.mark, self._facts(), save)
+        if save:
+            self._saved = (self.mark.done, time.monotonic())
 
     def _settle(self, log: Log, seconds: float, received: Sequence[int]) -> None:
         """Log the evaluation under way once it has ended; save what it was about if that is due or the best so far.

@@ -51,6 +51,7 @@ class Watchdog:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._closing.set()
+        self._wake.send(b"\0")
         self._thread.join()
         self._heard.close()
         self._wake.close()
@@ -66,7 +67,7 @@ class Watchdog:
     def _look(self) -> None:
         while not self._closing.is_set():
             if select.select([self._heard], [], [], LOOK)[0]:
-                self._signals += [(number, time.monotonic()) for number in self._heard.recv(64)]
+                self._signals += [(number, time.monotonic()) for number in self._heard.recv(64) if number]
             elapsed = self._watch.elapsed()
             if elapsed is not None and elapsed > self._limit():
                 self._hangs(elapsed)

@@ -14,7 +14,7 @@ from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 from boonta import envs
 from boonta.architectures import anakin
 from boonta.architectures.turns import together
-from boonta.core import devices, random
+from boonta.core import devices, random, totals
 from boonta.core.environment import Environment, check
 from boonta.core.totals import Totals
 from boonta.core.types import Params, PyTree
@@ -105,9 +105,8 @@ class Anakin:
             self._advance = self.program.advance.lower(state, self._nothing, np.int32(0)).compile()
             self.compile_seconds += time.perf_counter() - clock
         like = self._nothing
-        if so_far is None or so_far.sums.keys() != like.sums.keys():
-            so_far = like
-        so_far = jax.tree.map(lambda x, one: np.asarray(x, one.dtype), so_far, like)
+        begin = like if so_far is None else totals.fitted(so_far, like)._replace(levels={})
+        so_far = jax.tree.map(lambda x, one: np.asarray(x, one.dtype), begin, like)
         clock = time.perf_counter()
         with self.watch.update():
             state, made = self._advance(state, so_far, np.int32(iterations))
