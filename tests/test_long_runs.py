@@ -10,6 +10,7 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import hypothesis.strategies as st
 import jax
@@ -18,8 +19,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from boonta.architectures import anakin
-from boonta.architectures.batching import Batcher, Closed
+from boonta.architectures import anakin, batching
 from boonta.cli import main
 from boonta.core import totals
 from boonta.core.episodes import Finished, merge_all, summary
@@ -440,20 +440,26 @@ def test_a_damaged_run_folder_is_named_as_it_was_given(name, short, tmp_path, ca
 # Parts
 
 
-def test_a_request_that_is_left_over_waits_one_deadline():
-    batcher = Batcher(2, 0.2, lambda: 4)
+def test_a_request_that_is_left_over_waits_one_deadline(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(batching, "time", SimpleNamespace(monotonic=clock))
+    batcher = batching.Batcher(2, 1000.0, lambda: 4)
 
     def ask(rows):
-        with suppress(Closed):
+        with suppress(batching.Closed):
             batcher.ask("", rows)
 
     for rows in (2, 1):
         threading.Thread(target=ask, args=(rows,), daemon=True).start()
-    begin = time.monotonic()
-    assert len(batcher.take(5.0)) == 1
-    time.sleep(0.25)
-    assert len(batcher.take(5.0)) == 1
-    assert time.monotonic() < begin + 0.4
+        while not any(request.rows == rows for request in batcher._waiting):
+            time.sleep(0.01)
+    clock.now += 600
+    taken = [batcher.take(0.0)]
+    clock.now += 401
+    waiting = threading.Thread(target=lambda: taken.append(batcher.take(0.0)), daemon=True)
+    waiting.start()
+    waiting.join(10.0)  # for ever, if its deadline began when the others were taken
+    assert [request.rows for requests in taken for request in requests] == [2, 1]
     batcher.close()
 
 

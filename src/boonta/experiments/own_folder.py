@@ -18,10 +18,11 @@ class OwnFolder:
     """
 
     def __init__(self) -> None:
-        self.path = Path(tempfile.mkdtemp(prefix=PREFIX))
-        self._lock = (self.path / LOCK).open("w")
+        new = Path(tempfile.mkdtemp(prefix="boonta-new-"))
+        self._lock = (new / LOCK).open("w")
         with suppress(OSError):  # a file system without locks: it is never swept
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        self.path = new.rename(new.with_name(new.name.replace("boonta-new-", PREFIX)))  # seen only now, by who sweeps
 
     def close(self) -> None:
         """Remove it."""
