@@ -21,7 +21,7 @@ from hypothesis import given, settings
 
 from boonta.architectures import anakin, batching
 from boonta.cli import main
-from boonta.core import totals
+from boonta.core import totals, waiting
 from boonta.core.episodes import Finished, merge_all, summary
 from boonta.core.faults import HOUR, Exhausted, Supervisor
 from boonta.core.totals import Totals
@@ -407,7 +407,7 @@ def test_more_steps_are_made_where_a_run_ended(short, tmp_path, capfd):
     assert main(["train", "--resume", str(copy), "--steps", "7000", "--json"]) == 0
     out, err = capfd.readouterr()
     assert json.loads(out.splitlines()[-1])["env_steps"] == 6976
-    assert "7,000 steps" in err and "of the new total, of which 92% is done" in err
+    assert "7,000 steps" in err and "of the new total, of which 91% is done" in err
 
 
 @slow
@@ -435,6 +435,58 @@ def test_a_damaged_run_folder_is_named_as_it_was_given(name, short, tmp_path, ca
     assert main(["train", "--resume", str(copy)]) == (1 if name == "run.json" else 2)
     (line,) = capfd.readouterr().err.splitlines()
     assert line.startswith(f"boonta: --resume {copy}: ")
+
+
+# The process' surroundings
+
+
+def boonta(*words, **variables):
+    """A command in a process of its own: its exit status, and what it said."""
+    command = [sys.executable, "-m", "boonta", *words]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "JAX_PLATFORMS": "cpu"} | variables
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=200)
+    return done.returncode, done.stdout, done.stderr
+
+
+@slow
+def test_a_platform_that_is_not_there_is_one_line():
+    code, _, err = boonta("train", "--steps", "1000", JAX_PLATFORMS="cuda")
+    (line,) = err.splitlines()
+    assert code == 1 and "JAX_PLATFORMS=cuda" in line and "boonta doctor" in line
+    code, out, err = boonta("doctor", JAX_PLATFORMS="cuda")
+    assert code == 1 and "none: JAX finds no device (JAX_PLATFORMS=cuda)" in out and "Traceback" not in err
+
+
+def test_what_a_terminal_cannot_show_is_spelt_in_plain_letters():
+    said = "from boonta.experiments import process; process.mend_streams(); print('1 ± 2 – 3 …')"
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run([sys.executable, "-c", said], capture_output=True, text=True, env=environment, check=True)
+    assert done.stdout == "1 +- 2 - 3 ...\n"
+
+
+def test_what_is_said_where_stderr_is_closed_is_not_said_on_stdout():
+    said = (
+        "import sys; from boonta.experiments import process; process.mend_streams(); print('notice', file=sys.stderr)"
+    )
+    words = ["sh", "-c", f'exec "{sys.executable}" -c "{said}" 2>&-']
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    assert subprocess.run(words, stdout=subprocess.PIPE, text=True, env=environment, check=True).stdout == ""
+
+
+def test_a_cluster_that_is_not_there_is_one_line(tmp_path, capfd):
+    pytest.importorskip("ray")
+    words = ["train", "ppo", "gym:CartPole-v1", "--on", "fleet", "--cluster", "127.0.0.1:1"]
+    assert main([*words, "--out", str(tmp_path / "run")]) == 1
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line.startswith("boonta: there is no Ray cluster at 127.0.0.1:1 (architecture.cluster)")
+
+
+def test_what_does_not_answer_has_a_deadline(monkeypatch, capfd):
+    monkeypatch.setattr(waiting, "SOON", 0.0)
+    with pytest.raises(waiting.Late, match="the coordinator did not answer in 0.3 s"):
+        waiting.patiently(lambda: time.sleep(5.0), "the coordinator", 0.3)
+    assert "waiting for the coordinator" in capfd.readouterr().err
+    assert waiting.patiently(lambda: 3, "a number", 5.0) == 3
 
 
 # Parts

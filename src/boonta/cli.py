@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         print(f"boonta: {error}", file=sys.stderr)
         return 1
-    except RuntimeError as error:
+    except (RuntimeError, AssertionError) as error:
         if not process.no_backend(error):
             raise
         print(f"boonta: {process.no_backend(error)}", file=sys.stderr)
@@ -386,7 +386,7 @@ def _doctor(args: argparse.Namespace) -> int:
         }
         try:
             there = [f"{device.platform}:{device.id} {device.device_kind}" for device in jax.devices()]
-        except RuntimeError as error:
+        except (RuntimeError, AssertionError) as error:
             code, there = 1, [f"none: {process.no_backend(error) or error}"]
         facts = {"devices": there, "machine": machine.machine(), "versions": machine.versions(), "extras": extras}
     if args.json:

@@ -136,12 +136,17 @@ def readable(text: str) -> int:
     return descriptor
 
 
-def no_backend(error: RuntimeError) -> str:
-    """What to tell where JAX finds no device of the kind that it was told to use; nothing for another error."""
-    if "initialize backend" not in str(error) and "nknown backend" not in str(error):
+def no_backend(error: Exception) -> str:
+    """What to tell where an error comes of JAX finding no device of the kind it was told to use; else nothing."""
+    jax = sys.modules.get("jax")
+    if jax is None:
         return ""
+    try:
+        jax.devices()
+        return ""
+    except (RuntimeError, AssertionError):  # as the error may be
+        (why, *_) = [*str(error).strip().splitlines(), "there is none of that kind"]
     platforms = os.environ.get("JAX_PLATFORMS")
-    why = str(error).strip().splitlines()[0]
     return f"JAX finds no device (JAX_PLATFORMS={platforms or 'unset'}): {why}; unset it, or see `boonta doctor`"
 
 

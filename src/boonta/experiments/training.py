@@ -105,7 +105,7 @@ def _train(
         files.write_text(folder / "config.toml", configuration.write(config))
         files.write_json(folder / "run.json", record)
         if resume and config.run.steps != before:
-            share = run.mark.done / system.iterations
+            share = system.at(run.mark.done) / config.run.steps
             print(
                 f"boonta: the run goes on to {config.run.steps:,} steps, not {before:,}; its schedules (step sizes, "
                 f"exploration) are of the new total, of which {share:.0%} is done",
