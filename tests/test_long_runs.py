@@ -28,7 +28,6 @@ from boonta.core.totals import Totals
 from boonta.core.watch import Watch
 from boonta.experiments import agreement, own_folder, process, watchdog
 from boonta.experiments.checkpoint import Checkpoints
-from boonta.experiments.driver import _read, _written
 from boonta.experiments.intervals import Interval
 from boonta.experiments.metrics import read_metrics
 from tests.marks import full, slow
@@ -164,10 +163,10 @@ def test_a_compiled_program_sums_as_the_host_does():
 def test_sums_come_back_from_a_checkpoint():
     (row, _), *_ = rows_of(1)
     found = totals.of_one_member(totals.once(row))
-    again = _read(json.loads(json.dumps(_written(found))))
+    again = totals.from_json(json.loads(json.dumps(totals.to_json(found))))
     assert isinstance(again, Totals) and isinstance(again.finished, Finished)
     jax.tree.map(np.testing.assert_array_equal, again, found)
-    assert _read(_written(None)) is None
+    assert totals.from_json(totals.to_json(None)) is None
 
 
 def test_what_was_counted_stays_where_metrics_have_other_names():

@@ -186,7 +186,7 @@ class Fleet:
     def _go_on_from_last_state(self) -> None:
         """The parameter server was lost; versions go on from where they were, so that none is newer than its own."""
         lost = self._version - int(self._state.updates)
-        self.staff.notices.append(f"{lost} updates are lost: it goes on from what was last logged")
+        self.staff.notices.append(f"{lost} updates are lost: it goes on from the state that the driver had last")
         self._params = None  # they may be lost with it
         updates = np.asarray(self._version, self._state.updates.dtype)
         self.staff.ask(self._server, "restore", self._state._replace(updates=updates))

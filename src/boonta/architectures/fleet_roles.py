@@ -44,13 +44,13 @@ class Parts(NamedTuple):
         agent: Agent.
         host: the environments.
         play: (params, episodes) -> the scores of greedy episodes.
-        watch: of the updates that a member makes.
+        watch: of the updates that a member makes; None for one of its own.
     """
 
     agent: Agent
     host: Host
     play: Callable[[Params, int], Any]
-    watch: Watch = Watch()
+    watch: Watch | None = None
 
 
 Make = Callable[[], Parts]
@@ -256,7 +256,8 @@ class ParameterServer:
     """
 
     def __init__(self, make: Make, chunk: int, batch: int, count: int) -> None:
-        agent, host, _, self._watch = make()
+        agent, host, _, watch = make()
+        self._watch = watch or Watch()
         actor, here = sebulba.acts(agent, host.spec), jax.devices()[: count or None]
         self._chunk, self._mesh = chunk, devices.mesh(here)
         params = jax.eval_shape(agent.init, jax.random.key(0))

@@ -185,13 +185,12 @@ class Staff:
     def _replace(self, post: Post, why: str) -> None:
         """Somebody else in its place, and what was asked of it undone."""
         try:
-            restart = self.supervisor.incident(post.name, why, of=post.name)
+            restart = self.supervisor.incident(post.name, why, "is replaced", of=post.name)
         except Exhausted as error:
             raise Failed(str(error)) from error
         self.crew.dismiss(post.member)
         post.renew(restart.delay)
-        most = self.supervisor.per_hour
-        self.notices.append(f"{post.name} is replaced ({restart.count} of {most} within an hour): {why}")
+        self.notices += self.supervisor.told()
         lost = {ref: call for ref, call in self._calls.items() if call.post is post}
         for ref in lost:
             del self._calls[ref]
@@ -210,7 +209,7 @@ class Staff:
 
 
 def _made(make: Callable[[int], Any], life: int, delay: float) -> Any:
-    """A member, in its own process."""
+    """A member, in its own process, which alone waits until it may begin."""
     time.sleep(delay)
     return make(life)
 

@@ -263,11 +263,8 @@ class Threads:
                 try:
                     self._live(which, life)
                 except Broken as error:
-                    restart = self.supervisor.incident(f"environments of actor {which}", error)
-                    self.supervisor.tell(
-                        f"environments of actor {which} failed and are made anew ({restart.count} of "
-                        f"{self.plan.restarts} within an hour): {error}"
-                    )
+                    who = f"environments of actor {which}"
+                    restart = self.supervisor.incident(who, error, "failed and are made anew")
                     life += 1
                     with self._changed:
                         self._changed.wait_for(lambda: self._stopping, restart.delay)

@@ -65,12 +65,13 @@ class Supervisor:
         self._told: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._lock = threading.Lock()
 
-    def incident(self, who: str, why: object, of: str = "") -> Restart:
-        """Count a failure that can be borne.
+    def incident(self, who: str, why: object, anew: str = "", of: str = "") -> Restart:
+        """Count a failure that can be borne, and tell of it.
 
         Args:
             who: failed.
             why: in words.
+            anew: what becomes of it, to be told; nothing where whoever asks tells it.
             of: what is counted together; by default everything.
 
         Raises:
@@ -85,6 +86,8 @@ class Supervisor:
                 raise Exhausted(f"{who}, after {len(times)} restarts within an hour{said}: {why}")
             times.append(now)
             self.incidents += 1
+            if anew:
+                self.tell(f"{who} {anew} ({len(times)} of {self.per_hour} within an hour): {why}")
             return Restart(len(times), min(SOON * 2 ** (len(times) - 1), LATE) * (0.5 + 0.5 * self._chance()))
 
     def tell(self, notice: str) -> None:

@@ -130,5 +130,21 @@ def means(totals: Totals, member: int = 0) -> dict[str, float]:
     return found | {name: float(x[member]) for name, x in totals.levels.items()}
 
 
+def to_json(found: Totals | None) -> dict[str, Any] | None:
+    """Totals [M] as JSON holds them."""
+    if found is None:
+        return None
+    plain = jax.tree.map(lambda x: np.asarray(x).tolist(), found)
+    return plain._asdict() | {"finished": plain.finished._asdict()}
+
+
+def from_json(written: dict[str, Any] | None) -> Totals | None:
+    """The inverse of `to_json`."""
+    if written is None:
+        return None
+    arrays = jax.tree.map(np.asarray, written, is_leaf=lambda x: isinstance(x, list))
+    return Totals(**arrays | {"finished": Finished(**arrays["finished"])})
+
+
 def _nothing(name: str) -> float:
     return -np.inf if name.endswith(LARGEST) else 0.0

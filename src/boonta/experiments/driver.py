@@ -120,6 +120,7 @@ class Driver:
                 except Idle:
                     if agreement.agreed(received):
                         break
+                    self._settle(log, LIMIT, received)  # what it is about comes before
                     self._save_all()  # for which it was made to look up
                     continue
                 finally:
@@ -300,7 +301,10 @@ class Driver:
         self.best = float(found.facts["best"])
         self.evaluated = int(found.facts.get("evaluated", self.mark.done))
         self._saved = (self.mark.done, time.monotonic())
-        self.logged, self.interval = Mark(*found.facts.get("logged", self.mark)), _read(found.facts.get("interval"))
+        self.logged, self.interval = (
+            Mark(*found.facts.get("logged", self.mark)),
+            totals.from_json(found.facts.get("interval")),
+        )
         print(f"boonta: going on from step {steps} of {self.folder}", file=sys.stderr)
         return self._joined(found.state, fresh, steps, found.facts.get("system", found.facts))
 
@@ -319,7 +323,11 @@ class Driver:
 
     def _facts(self) -> dict[str, Any]:
         facts = dict(zip(FACTS, self.mark, strict=True)) | {"best": self.best, "evaluated": self.evaluated}
-        return facts | {"logged": list(self.logged), "interval": _written(self.interval), "system": self.system.facts()}
+        return facts | {
+            "logged": list(self.logged),
+            "interval": totals.to_json(self.interval),
+            "system": self.system.facts(),
+        }
 
     def _save_all(self) -> None:
         """The state as it is now, with its replays, of which there are no others."""
@@ -430,19 +438,3 @@ class Driver:
 
 def _of(scores: evaluation.Scores, member: int) -> evaluation.Scores:
     return evaluation.Scores(*(x[member] for x in scores))
-
-
-def _written(found: Totals | None) -> dict[str, Any] | None:
-    """Totals as JSON holds them."""
-    if found is None:
-        return None
-    plain = jax.tree.map(lambda x: x.tolist(), found)
-    return plain._asdict() | {"finished": plain.finished._asdict()}
-
-
-def _read(written: dict[str, Any] | None) -> Totals | None:
-    """The inverse of `_written`."""
-    if written is None:
-        return None
-    arrays = jax.tree.map(np.asarray, written, is_leaf=lambda x: isinstance(x, list))
-    return Totals(**arrays | {"finished": counting.Finished(**arrays["finished"])})

@@ -103,6 +103,6 @@ class Watchdog:
         os._exit(code)
 
 
-def alone(watch: Watch, timeout: float | None, who: str) -> None:
+def watch_process(watch: Watch, timeout: float | None, who: str) -> None:
     """Look after a process that makes updates for the run, until it ends; the run will see that it has."""
     Watchdog(watch, timeout, lambda: f"the process of {who} ends", lambda status, cause: None).start()

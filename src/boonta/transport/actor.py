@@ -77,11 +77,10 @@ def act(host: Host, actor: Actor, tell: Callable[[str], None] = lambda text: _sa
             if steps:  # all was well until now
                 since, wait, refused, told = time.monotonic(), FIRST_WAIT, 0, ""
             if isinstance(error, Broken):
-                restart = supervisor.incident(f"environments of actor {actor.name}", error)
-                tell(
-                    f"boonta: WARNING: environments of actor {actor.name} failed and are made anew ({restart.count} of "
-                    f"{actor.restarts} within an hour): {error}"
-                )
+                who = f"environments of actor {actor.name}"
+                restart = supervisor.incident(who, error, "failed and are made anew")
+                for notice in supervisor.told():
+                    tell(f"boonta: WARNING: {notice}")
                 wait = max(wait, restart.delay)
             else:
                 which, refused = which + 1, refused + 1 if error.final else 0

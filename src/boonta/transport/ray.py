@@ -14,7 +14,7 @@ from typing import Any
 
 from boonta.core.crew import Gone, Lost, Raised, Resources
 from boonta.core.waiting import patiently
-from boonta.transport import processes
+from boonta.transport.reaper import Reaper
 
 PROBING, JOINING = 5.0, 60.0  # seconds in which a cluster must be listened at, and be joined
 VARIABLES = {
@@ -72,7 +72,7 @@ class Cluster:
         elsewhere = address not in ("", "local")
         if elsewhere:
             _probe(address)
-        mark = "" if elsewhere else processes.mark()
+        self._reaper = None if elsewhere else Reaper()
         init = lambda: ray.init(address=address or "local", logging_level=logging.ERROR, **own)  # noqa: E731
         with warnings.catch_warnings():  # Ray forks, and what is forked runs another program at once
             warnings.filterwarnings("ignore", "os.fork", RuntimeWarning)
@@ -80,7 +80,6 @@ class Cluster:
                 patiently(init, f"the Ray cluster at {address} (architecture.cluster)", JOINING)
             else:
                 init()
-        self._reaper = processes.reaper(mark) if mark else None
         self._members: list[Any] = []
 
     def hire(self, name: str, make: Callable[[], Any], resources: Resources) -> Any:

@@ -35,7 +35,7 @@ from boonta.experiments.replays import Arrays
 from boonta.experiments.systems.hosted import Hosted, Ledger
 from boonta.experiments.systems.protocol import Failed, Idle, fitting
 from boonta.experiments.tables import Fleet as Options
-from boonta.experiments.watchdog import alone
+from boonta.experiments.watchdog import watch_process
 from boonta.replay.windows import pace, windows
 
 
@@ -242,7 +242,7 @@ def _parts(config: Config, total: int, watch: Watch | None, role: str) -> Parts:
     if watch is None:
         watch = Watch()
         if role == "server":
-            alone(watch, config.run.update_timeout, "the parameter server")
+            watch_process(watch, config.run.update_timeout, "the parameter server")
         gpus = getattr(options, f"{role}_gpus", 0.0)
         if not gpus:
             jax.config.update("jax_platforms", "cpu")

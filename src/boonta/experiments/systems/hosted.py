@@ -140,11 +140,8 @@ class Hosted:
                         self._closing.is_set, lambda text: self.progress(text),
                     )  # fmt: skip
             except Broken as error:
-                restart = supervisor.incident("environments of an evaluation", error)
-                supervisor.tell(
-                    f"environments of an evaluation failed and are made anew ({restart.count} of "
-                    f"{supervisor.per_hour} within an hour): {error}"
-                )
+                who = "environments of an evaluation"
+                restart = supervisor.incident(who, error, "failed and are made anew")
                 self._closing.wait(restart.delay)
         raise AssertionError("not reached")
 

@@ -324,13 +324,9 @@ class Seed(Hosted):
             if i not in self._due:
                 why = f"its process ended with exit code {code}"
                 try:
-                    restart = self.supervisor.incident(f"actor {i}", why)
+                    restart = self.supervisor.incident(f"actor {i}", why, "failed and is started anew")
                 except Exhausted as error:
                     raise seed_threads.Failed(str(error)) from error
-                self.supervisor.tell(
-                    f"actor {i} failed and is started anew ({restart.count} of {self.options.restarts} within an "
-                    f"hour): {why}"
-                )
                 self._due[i] = time.monotonic() + restart.delay
             if time.monotonic() >= self._due[i]:
                 del self._due[i]

@@ -39,7 +39,7 @@ from boonta.experiments.systems import split_processes
 from boonta.experiments.systems.hosted import Hosted
 from boonta.experiments.systems.protocol import Failed, Idle
 from boonta.experiments.tables import Split as Options
-from boonta.experiments.watchdog import alone
+from boonta.experiments.watchdog import watch_process
 from boonta.replay.windows import pace as steps_before
 from boonta.replay.windows import windows
 
@@ -306,7 +306,7 @@ def work(role: str, invited: split_processes.Invited) -> None:
         else:
             mesh = devices.mesh(_devices(options.devices))
             moving = Learning(wiring, exchange, kind, int(number), mesh, options.compress)
-            alone(moving.watch, invited.config.run.update_timeout, role)
+            watch_process(moving.watch, invited.config.run.update_timeout, role)
         try:
             moving.run()
         except ValueError as error:  # of a collective that lost a process, say: no matter of what was asked for

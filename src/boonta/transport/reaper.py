@@ -1,9 +1,10 @@
-"""The processes that a library starts for a run, and that end with it, however it ends."""
+"""Ends the processes that a library has started for a run, where the run itself was killed and could not."""
 
 import os
 import secrets
 import subprocess
 import sys
+from contextlib import suppress
 
 MARK = "BOONTA_PROCESS_OF"  # an environment variable, which all that is started later inherits
 
@@ -25,29 +26,26 @@ for delay in (2.0, 3.0):
 """
 
 
-def mark() -> str:
-    """A mark on all processes that this one starts from now on."""
-    os.environ[MARK] = secrets.token_hex(8)
-    return os.environ[MARK]
-
-
 class Reaper:
-    """A process that ends those with a mark a few seconds after this one has died; where `/proc` shows them."""
+    """Looks after all that this process starts from now on, where `/proc` shows whose it is."""
 
-    def __init__(self, mark: str) -> None:
-        words = [sys.executable, "-I", "-S", "-c", _REAP, f"{MARK}={mark}"]
-        own = {name: value for name, value in os.environ.items() if name != MARK}
-        self._process = subprocess.Popen(words, stdin=subprocess.PIPE, env=own, start_new_session=True)
+    def __init__(self) -> None:
+        mark, nowhere = secrets.token_hex(8), subprocess.DEVNULL
+        self._process: subprocess.Popen[bytes] | None = None
+        if os.path.isdir("/proc/self"):
+            words = [sys.executable, "-I", "-S", "-c", _REAP, f"{MARK}={mark}"]
+            self._process = subprocess.Popen(
+                words, stdin=subprocess.PIPE, stdout=nowhere, stderr=nowhere, start_new_session=True
+            )
+            os.environ[MARK] = mark
 
     def release(self) -> None:
         """Nothing is left to be ended."""
+        if self._process is None:
+            return
         assert self._process.stdin
-        self._process.stdin.write(b".")
-        self._process.stdin.close()
+        with suppress(BrokenPipeError):
+            self._process.stdin.write(b".")
+            self._process.stdin.close()
         self._process.wait(10.0)
         os.environ.pop(MARK, None)
-
-
-def reaper(mark: str) -> Reaper | None:
-    """One for this process, where that can be."""
-    return Reaper(mark) if os.path.isdir("/proc/self") else None
