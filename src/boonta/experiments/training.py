@@ -26,7 +26,7 @@ from boonta.experiments.claim import claimed
 from boonta.experiments.config import Config
 from boonta.experiments.driver import Driver
 from boonta.experiments.systems import Failed, protocol
-from boonta.experiments.warm_start import Source, taken
+from boonta.experiments.warm_start import Source, networks_of
 
 
 class Result(NamedTuple):
@@ -85,7 +85,7 @@ def _train(
     try:
         if source:
             try:
-                system.given, others = taken(source, system)
+                system.given, others = networks_of(source, system)
             except (FileNotFoundError, ValueError) as error:
                 raise Refused(str(error)) from error
             record["from"] = {key: str(value) for key, value in source._asdict().items()}

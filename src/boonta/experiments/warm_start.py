@@ -31,7 +31,7 @@ class Source(NamedTuple):
     member: int = 0
 
 
-def taken(source: Source, system: systems.System) -> tuple[Params, list[str]]:
+def networks_of(source: Source, system: systems.System) -> tuple[Params, list[str]]:
     """What fits of another run's parameters, None elsewhere; and the names of the parts that do not fit.
 
     Parts are the networks of a group of parameters, or statistics, and are taken whole. Settings, and numbers that
@@ -40,6 +40,29 @@ def taken(source: Source, system: systems.System) -> tuple[Params, list[str]]:
     Raises:
         FileNotFoundError, ValueError: no such run, checkpoint or member, or no network fits.
     """
+    theirs, ours = _params(source, system), jax.eval_shape(system.agent.init, random.key(0))
+    fits, others, networks = {name: _none_of(group) for name, group in ours.items()}, [], 0
+    for name, group in ours.items():
+        if all(x.ndim == 0 for x in jax.tree.leaves(group)):
+            continue
+        for part, new in _parts(group).items():
+            old = theirs.get(name, {})
+            found = _like(new, old.get(part, {}) if part else old)
+            if found is None:
+                others.append(f"{name}/{part}" if part else name)
+                continue
+            networks += name not in STATISTICS
+            fits[name] = fits[name] | {part: found} if part else found
+    if not networks:
+        raise ValueError(
+            f"--from {source.folder}: none of its networks has the shape of one of this run's ({', '.join(others)}); "
+            "name a run of this agent, with the same settings of its networks"
+        )
+    return fits, others
+
+
+def _params(source: Source, system: systems.System) -> dict[str, PyTree]:
+    """Those of a member of the other run, by name."""
     if not (source.folder / "config.toml").is_file():
         raise FileNotFoundError(f"--from {source.folder}: not a run folder, it has no config.toml")
     config = configuration.load(source.folder / "config.toml")
@@ -56,29 +79,10 @@ def taken(source: Source, system: systems.System) -> tuple[Params, list[str]]:
         checkpoints.close()
     for message in found.passed_over:
         print(f"boonta: WARNING: {message}; taking the one before", file=sys.stderr)
-    theirs = found.state["params"]
+    params = found.state["params"]
     if config.architecture == "anakin":  # which has a population
-        theirs = jax.tree.map(lambda x: x[source.member], theirs)
-    ours = jax.eval_shape(system.agent.init, random.key(0))
-    fits, others, networks = {}, [], 0
-    for name, group in ours.items():
-        parts = _parts(group) if any(x.ndim for x in jax.tree.leaves(group)) else {}
-        took = {}
-        for part, new in parts.items():
-            old = theirs.get(name, {})
-            took[part] = _like(new, old.get(part, {}) if part else old)
-            if took[part] is None:
-                others.append(f"{name}/{part}" if part else name)
-            else:
-                networks += name not in STATISTICS
-        fits[name] = {part: _none_of(new) if took[part] is None else took[part] for part, new in parts.items()}
-        fits[name] = fits[name].get("", fits[name]) if parts else _none_of(group)
-    if not networks:
-        raise ValueError(
-            f"--from {source.folder}: none of its networks has the shape of one of this run's ({', '.join(others)}); "
-            "name a run of this agent, with the same settings of its networks"
-        )
-    return fits, others
+        params = jax.tree.map(lambda x: x[source.member], params)
+    return params
 
 
 def _none_of(tree: PyTree) -> PyTree:
