@@ -16,6 +16,7 @@ import hypothesis.strategies as st
 import jax
 import jax.numpy as jnp
 import numpy as np
+import psutil
 import pytest
 from hypothesis import given, settings
 
@@ -521,3 +522,33 @@ def test_a_text_of_any_length_can_be_inherited():
     out = subprocess.run(words, pass_fds=(descriptor,), capture_output=True, text=True, check=True, timeout=20).stdout
     os.close(descriptor)
     assert int(out) == len(text)
+
+
+@slow
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="there is no /proc, which shows whose a process is")
+def test_what_a_killed_process_has_started_is_ended_and_what_it_has_released_is_not():
+    """Also a child that hides its variables, as some of Ray's do."""
+    hides = "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'], env={})"
+    starts = f"import subprocess, sys, time; print({hides}.pid, flush=True); time.sleep(60)"
+    begin = f"""
+import os, subprocess, sys
+from boonta.transport.reaper import Reaper
+reaper = Reaper()
+one = subprocess.Popen([sys.executable, "-c", {starts!r}], stdout=subprocess.PIPE, text=True)
+print(one.pid, one.stdout.readline(), flush=True)
+if sys.argv[1] == "released":
+    reaper.release()
+os._exit(9)
+"""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    started = {}
+    for how in ("killed", "released"):
+        words = [sys.executable, "-c", begin, how]
+        with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment) as process:
+            line = process.stdout.readline() + process.stdout.readline()
+            started[how] = [psutil.Process(int(pid)) for pid in line.split()]
+    psutil.wait_procs(started["killed"], timeout=30)
+    assert not any(one.is_running() for one in started["killed"])
+    assert all(one.is_running() for one in started["released"])
+    for one in started["released"]:
+        one.kill()

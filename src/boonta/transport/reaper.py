@@ -8,19 +8,34 @@ from contextlib import suppress
 
 MARK = "BOONTA_PROCESS_OF"  # an environment variable, which all that is started later inherits
 
-# Of a process of its own, without anything but Python: it waits for the end of the run, and ends what is left of it.
+# Of a process of its own, without anything but Python: it waits for the end of the run, looks at once who belongs to it
+# (some write over their variables, but are children of those who do not), and ends who is still there a little later.
 _REAP = """
 import os, signal, sys, time
+
+def processes():
+    found = {}
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            after_name = open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()
+            marked = sys.argv[1].encode() in open(f"/proc/{pid}/environ", "rb").read().split(b"\\0")
+            found[int(pid)] = int(after_name[1]), after_name[19], marked
+        except OSError:
+            pass
+    return found
+
 signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
 if sys.stdin.buffer.read(1):
     sys.exit()
-for delay in (2.0, 3.0):
-    time.sleep(delay)
-    for pid in filter(str.isdigit, os.listdir("/proc")):
+there = processes()
+theirs = {pid for pid, (_, _, marked) in there.items() if marked}
+while more := {pid for pid, (parent, _, _) in there.items() if parent in theirs} - theirs:
+    theirs |= more
+time.sleep(3.0)
+for pid, (_, began, _) in processes().items():
+    if pid in theirs and began == there[pid][1] and pid != os.getpid():
         try:
-            marks = open(f"/proc/{pid}/environ", "rb").read().split(b"\\0")
-            if sys.argv[1].encode() in marks and int(pid) != os.getpid():
-                os.kill(int(pid), signal.SIGKILL)
+            os.kill(pid, signal.SIGKILL)
         except OSError:
             pass
 """
