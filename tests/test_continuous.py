@@ -14,6 +14,7 @@ from boonta.core.agent import Agent, Experience, Learner
 from boonta.core.spec import Continuous
 from boonta.core.types import Feedback, Ids, Origin, Sample, TimeStep, Trajectory
 from boonta.envs import catch
+from boonta.experiments.checkpoint import Checkpoints
 from boonta.ops.value_head import value_head
 from boonta.testing.agent import AgentContract
 from tests.test_agents import reach
@@ -349,6 +350,17 @@ def test_targets_of_td3_move_when_its_policy_is_due():
             still = jax.tree.map(np.array_equal, (before.critics, before.policy), (state.critics, state.policy))
             seen += [] if all(jax.tree.leaves(still)) else [i]
         assert seen == moved, module
+
+
+def test_checkpoints_of_td3_that_count_no_updates_are_refused_in_one_line(tmp_path):
+    """Those of before its targets moved with its policy."""
+    agent, _ = made(td3)
+    state = agent.learners["value"].init(agent.init(jax.random.key(0)))
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(5, {"value": state._replace(updates=())}, {}, None)
+    with pytest.raises(ValueError, match=r"were made by another version .*\(value/updates is new\); go on with that"):
+        checkpoints.restore({"value": state})
+    checkpoints.close()
 
 
 def test_td3_updates_its_policy_half_as_often():

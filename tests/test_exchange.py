@@ -1,6 +1,7 @@
 """Exchanges, and how trees lie in bytes."""
 
 import os
+import threading
 import time
 from functools import partial
 
@@ -9,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from boonta.core.exchange import Disconnected
+from boonta.core.exchange import Disconnected, Layout
 from boonta.core.packing import Packing
 from boonta.core.settings import Refused
 from boonta.core.types import Origin
@@ -19,7 +20,7 @@ from boonta.testing.exchange import LAYOUT, ExchangeContract, blob, entry, numbe
 from boonta.transport import redis_insert, redis_server, shm
 from boonta.transport.redis import Redis
 from boonta.transport.shm import SharedMemory
-from tests.marks import needs_redis
+from tests.marks import needs_redis, slow
 
 
 # Forked processes of these tests only write to the exchange; JAX warns of every fork.
@@ -235,6 +236,54 @@ class TestRedis(ExchangeContract):
             redis_server.there(client, "nobody")
         for exchange in (driver, other, client):
             exchange.close()
+
+
+@slow
+@needs_redis
+def test_a_long_log_is_read_while_others_write_in_the_little_memory_that_is_left(tmp_path):
+    """A server whose memory is 1.2 times the log needs no more than a tenth of it to answer."""
+    size, kept = 1 << 16, 512
+    layout = Layout({"log": (size, kept), "more": (256, 1 << 16)}, {}, (), "a test")
+    numbered = lambda i, size: np.frombuffer(np.uint64(i).tobytes() * (size // 8), np.uint8)  # noqa: E731
+    with redis_servers.serving(tmp_path) as server:
+        reader = made(server, layout)
+        writer = joined(reader, "writer")
+        for i in range(kept):
+            reader.append("log", numbered(i, size))
+        reader.flush()
+        client = redis_server.client(server.address)
+        used = lambda: int(client.info("memory")["used_memory"])  # noqa: E731
+        before = used()
+        client.config_set("maxmemory", int(1.2 * before))
+        ended, most, written = threading.Event(), [before], [0]
+
+        def write():
+            while not ended.is_set() and written[0] < 8000:
+                writer.append("more", numbered(written[0], 256))
+                written[0] += 1
+                time.sleep(1e-4)
+
+        def look():
+            while not ended.is_set():
+                most[0] = max(most[0], used())
+
+        threads = [threading.Thread(target=one) for one in (write, look)]
+        for one in threads:
+            one.start()
+        for _ in range(3):
+            found = reader.read("log", 0, kept)
+            assert (len(found.data), found.following, found.lost) == (kept, kept, 0)
+            np.testing.assert_array_equal(found.data[:, 0], np.arange(kept) % 256)
+        ended.set()
+        for one in threads:
+            one.join()
+        writer.flush()
+        more = reader.read("more", 0, 1 << 16)
+        assert len(more.data) == written[0] > 0 and more.lost == 0
+        assert "errorstat_OOM" not in client.info("errorstats")
+        assert most[0] <= 1.1 * before
+        for one in (writer, reader, client):
+            one.close()
 
 
 def test_who_waits_for_long_looks_less_often(monkeypatch):

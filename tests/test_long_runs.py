@@ -6,28 +6,25 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
-from contextlib import suppress
+from contextlib import ExitStack
 from pathlib import Path
-from types import SimpleNamespace
 
 import hypothesis.strategies as st
 import jax
 import jax.numpy as jnp
 import numpy as np
-import psutil
 import pytest
 from hypothesis import given, settings
 
-from boonta.architectures import anakin, batching
+from boonta.architectures import anakin
 from boonta.cli import main
-from boonta.core import totals, waiting
+from boonta.core import totals
 from boonta.core.episodes import Finished, merge_all, summary
 from boonta.core.faults import HOUR, Exhausted, Supervisor
 from boonta.core.totals import Totals
 from boonta.core.watch import Watch
-from boonta.experiments import agreement, own_folder, process, watchdog
+from boonta.experiments import agreement, own_folder, watchdog
 from boonta.experiments.checkpoint import Checkpoints
 from boonta.experiments.intervals import Interval
 from boonta.experiments.metrics import read_metrics
@@ -204,7 +201,11 @@ def test_a_watch_tells_since_when_the_oldest_update_is_made():
     clock.now += 4
     assert watch.elapsed() == 4 and watch.slowest == 3
     watch.end()
-    assert watch.elapsed() is None and watch.slowest == 4
+    assert watch.elapsed() is None and watch.slowest == watch.lately() == 4
+    for _ in range(40):
+        with watch.update():
+            clock.now += 1
+    assert watch.slowest == 4 and watch.lately() == 1
 
 
 @pytest.mark.parametrize(
@@ -248,21 +249,35 @@ TINY = [
 ]  # fmt: skip
 
 
-def hanging(tmp_path, architecture, *more):
-    """A run whose 201st update hangs."""
+@pytest.fixture
+def hanging(tmp_path):
+    """Begins a run whose 201st update hangs."""
     (tmp_path / "hangs.py").write_text(HANGS)
-    where = ["--on", architecture, "--out", str(tmp_path / "run"), *TINY, *more]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path]), "JAX_PLATFORMS": "cpu"}
-    words = [sys.executable, "-m", "boonta", "train", "hangs:ppo", "boonta:catch", *where]
-    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    with ExitStack() as started:
+
+        def begin(architecture, *more):
+            where = ["--on", architecture, "--out", str(tmp_path / "run"), *TINY, *more]
+            words = [sys.executable, "-m", "boonta", "train", "hangs:ppo", "boonta:catch", *where]
+            run = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+            started.callback(run.wait)
+            started.callback(run.kill)
+            return run
+
+        yield begin
+
+
+def saved(folder):
+    """Steps of the checkpoints of a run; what is being written has another name."""
+    return sorted(int(one.name) for one in (folder / "checkpoints").glob("*") if one.name.isdigit())
 
 
 @pytest.mark.parametrize(
     "architecture", ["sebulba", pytest.param("anakin", marks=full), pytest.param("seed", marks=full)]
 )
 @slow
-def test_an_update_that_hangs_ends_the_run_with_its_stacks(architecture, tmp_path):
-    run = hanging(tmp_path, architecture, "--set", "run.update_timeout=3", "--devices", "1")
+def test_an_update_that_hangs_ends_the_run_with_its_stacks(architecture, hanging, tmp_path):
+    run = hanging(architecture, "--set", "run.update_timeout=3", "--devices", "1")
     _, err = run.communicate(timeout=200)
     assert run.returncode == 1, err
     assert "Thread 0x" in err and "hangs.py" in err
@@ -270,18 +285,17 @@ def test_an_update_that_hangs_ends_the_run_with_its_stacks(architecture, tmp_pat
     assert "an update has taken" in last and "(run.update_timeout)" in last and "--resume" in last
     record = json.loads((tmp_path / "run" / "run.json").read_text())
     assert record["status"] == "failed" and "run.update_timeout" in record["cause"]
-    kept = [int(one.name) for one in (tmp_path / "run" / "checkpoints").iterdir() if one.name.isdigit()]
-    assert kept and f"checkpoints/{max(kept)}" in last
+    assert f"checkpoints/{max(saved(tmp_path / 'run'))}" in last
 
 
 @pytest.mark.parametrize(
     "architecture", ["sebulba", pytest.param("anakin", marks=full), pytest.param("seed", marks=full)]
 )
 @full
-def test_a_signal_while_an_update_hangs_ends_the_run_soon(architecture, tmp_path):
-    run = hanging(tmp_path, architecture, "--devices", "1")
-    folder, before = tmp_path / "run" / "checkpoints", -1
-    while before != (now := max((int(one.name) for one in folder.glob("[0-9]*")), default=-1)) or now < 0:
+def test_a_signal_while_an_update_hangs_ends_the_run_soon(architecture, hanging, tmp_path):
+    run = hanging(architecture, "--devices", "1")
+    before = []
+    while before != (now := saved(tmp_path / "run")) or not now:
         before = now
         assert run.poll() is None, run.communicate()
         time.sleep(6.0)  # without a checkpoint: it hangs
@@ -291,7 +305,7 @@ def test_a_signal_while_an_update_hangs_ends_the_run_soon(architecture, tmp_path
     assert time.monotonic() < begin + 6.0
     assert run.returncode == 128 + signal.SIGTERM, err
     *_, last = err.splitlines()
-    assert "SIGTERM, while an update has hung" in last and f"checkpoints/{before}" in last and "are lost" in last
+    assert "SIGTERM, while an update has hung" in last and f"checkpoints/{before[-1]}" in last and "are lost" in last
 
 
 # Signals
@@ -391,10 +405,9 @@ def test_each_interval_is_kept_whatever_the_others_are(short):
     rows = read_metrics(folder)
     logged = [row["env_steps"] for row in rows if "updates" in row]
     evaluated = [row["env_steps"] for row in rows if "eval/return_mean" in row]
-    saved = sorted(int(one.name) for one in (folder / "checkpoints").glob("[0-9]*"))
     due = lambda every: sorted({-(-k // 64) * 64 for k in range(every, 6401, every)} | {6400})  # noqa: E731
     assert (logged, evaluated) == (due(3000), due(1000))
-    assert {*due(500)} <= {*saved}
+    assert {*due(500)} <= {*saved(folder)}
 
 
 @slow
@@ -435,120 +448,3 @@ def test_a_damaged_run_folder_is_named_as_it_was_given(name, short, tmp_path, ca
     assert main(["train", "--resume", str(copy)]) == (1 if name == "run.json" else 2)
     (line,) = capfd.readouterr().err.splitlines()
     assert line.startswith(f"boonta: --resume {copy}: ")
-
-
-# The process' surroundings
-
-
-def boonta(*words, **variables):
-    """A command in a process of its own: its exit status, and what it said."""
-    command = [sys.executable, "-m", "boonta", *words]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "JAX_PLATFORMS": "cpu"} | variables
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=200)
-    return done.returncode, done.stdout, done.stderr
-
-
-@slow
-def test_a_platform_that_is_not_there_is_one_line():
-    code, _, err = boonta("train", "--steps", "1000", JAX_PLATFORMS="cuda")
-    (line,) = err.splitlines()
-    assert code == 1 and "JAX_PLATFORMS=cuda" in line and "boonta doctor" in line
-    code, out, err = boonta("doctor", JAX_PLATFORMS="cuda")
-    assert code == 1 and "none: JAX finds no device (JAX_PLATFORMS=cuda)" in out and "Traceback" not in err
-
-
-def test_what_a_terminal_cannot_show_is_spelt_in_plain_letters():
-    said = "from boonta.experiments import process; process.mend_streams(); print('1 ± 2 – 3 …')"
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "PYTHONIOENCODING": "ascii"}
-    done = subprocess.run([sys.executable, "-c", said], capture_output=True, text=True, env=environment, check=True)
-    assert done.stdout == "1 +- 2 - 3 ...\n"
-
-
-def test_what_is_said_where_stderr_is_closed_is_not_said_on_stdout():
-    said = (
-        "import sys; from boonta.experiments import process; process.mend_streams(); print('notice', file=sys.stderr)"
-    )
-    words = ["sh", "-c", f'exec "{sys.executable}" -c "{said}" 2>&-']
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    assert subprocess.run(words, stdout=subprocess.PIPE, text=True, env=environment, check=True).stdout == ""
-
-
-def test_a_cluster_that_is_not_there_is_one_line(tmp_path, capfd):
-    pytest.importorskip("ray")
-    words = ["train", "ppo", "gym:CartPole-v1", "--on", "fleet", "--cluster", "127.0.0.1:1"]
-    assert main([*words, "--out", str(tmp_path / "run")]) == 1
-    (line,) = capfd.readouterr().err.splitlines()
-    assert line.startswith("boonta: there is no Ray cluster at 127.0.0.1:1 (architecture.cluster)")
-
-
-def test_what_does_not_answer_has_a_deadline(monkeypatch, capfd):
-    monkeypatch.setattr(waiting, "SOON", 0.0)
-    with pytest.raises(waiting.Late, match="the coordinator did not answer in 0.3 s"):
-        waiting.patiently(lambda: time.sleep(5.0), "the coordinator", 0.3)
-    assert "waiting for the coordinator" in capfd.readouterr().err
-    assert waiting.patiently(lambda: 3, "a number", 5.0) == 3
-
-
-# Parts
-
-
-def test_a_request_that_is_left_over_waits_one_deadline(monkeypatch):
-    clock = Clock()
-    monkeypatch.setattr(batching, "time", SimpleNamespace(monotonic=clock))
-    batcher = batching.Batcher(2, 1000.0, lambda: 4)
-
-    def ask(rows):
-        with suppress(batching.Closed):
-            batcher.ask("", rows)
-
-    for rows in (2, 1):
-        threading.Thread(target=ask, args=(rows,), daemon=True).start()
-        while not any(request.rows == rows for request in batcher._waiting):
-            time.sleep(0.01)
-    clock.now += 600
-    taken = [batcher.take(0.0)]
-    clock.now += 401
-    waiting = threading.Thread(target=lambda: taken.append(batcher.take(0.0)), daemon=True)
-    waiting.start()
-    waiting.join(10.0)  # for ever, if its deadline began when the others were taken
-    assert [request.rows for requests in taken for request in requests] == [2, 1]
-    batcher.close()
-
-
-def test_a_text_of_any_length_can_be_inherited():
-    text = "x" * (1 << 20)
-    descriptor = process.readable(text)
-    words = [sys.executable, "-c", f"print(len(open('/dev/fd/{descriptor}').read()))"]
-    out = subprocess.run(words, pass_fds=(descriptor,), capture_output=True, text=True, check=True, timeout=20).stdout
-    os.close(descriptor)
-    assert int(out) == len(text)
-
-
-@slow
-@pytest.mark.skipif(not Path("/proc/self").exists(), reason="there is no /proc, which shows whose a process is")
-def test_what_a_killed_process_has_started_is_ended_and_what_it_has_released_is_not():
-    """Also a child that hides its variables, as some of Ray's do."""
-    hides = "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'], env={})"
-    starts = f"import subprocess, sys, time; print({hides}.pid, flush=True); time.sleep(60)"
-    begin = f"""
-import os, subprocess, sys
-from boonta.transport.reaper import Reaper
-reaper = Reaper()
-one = subprocess.Popen([sys.executable, "-c", {starts!r}], stdout=subprocess.PIPE, text=True)
-print(one.pid, one.stdout.readline(), flush=True)
-if sys.argv[1] == "released":
-    reaper.release()
-os._exit(9)
-"""
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    started = {}
-    for how in ("killed", "released"):
-        words = [sys.executable, "-c", begin, how]
-        with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment) as process:
-            line = process.stdout.readline() + process.stdout.readline()
-            started[how] = [psutil.Process(int(pid)) for pid in line.split()]
-    psutil.wait_procs(started["killed"], timeout=30)
-    assert not any(one.is_running() for one in started["killed"])
-    assert all(one.is_running() for one in started["released"])
-    for one in started["released"]:
-        one.kill()

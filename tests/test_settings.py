@@ -169,6 +169,13 @@ def test_the_settings_of_ppo():
     }
 
 
+def step_sizes(agent):
+    """The names of its settings that are step sizes of an optimiser."""
+    names = [name for name in registry.agent(agent).settings.__dataclass_fields__ if name.endswith("learning_rate")]
+    assert names
+    return names
+
+
 ENDS_LEARNING = [
     *((agent, "epsilon", 0) for agent in registry.AGENTS),
     *((agent, name, 0) for agent in ("ppo", "dqn", "sac") for name in ("reward_scale", "reward_clip")),
@@ -176,6 +183,7 @@ ENDS_LEARNING = [
     *(("vtrace", name, 0) for name in ("rho_clip", "pg_rho_clip")),
     *((agent, "replay_ratio", 0.0009) for agent in ("dqn", "r2d2", "muzero")),
     *(("td3", name, 0.0009) for name in ("value_updates", "policy_updates")),
+    *((agent, name, 0) for agent in registry.AGENTS for name in step_sizes(agent)),
     ("vtrace", "decay", 1),
     ("dqn", "huber", 0),
     ("td3", "target_rate", 0),

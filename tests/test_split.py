@@ -1,14 +1,17 @@
 """Processes that act and processes that learn: their counts, their deaths, and runs that go on."""
 
+import inspect
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 from fractions import Fraction
 from importlib import metadata
 from pathlib import Path
+from types import SimpleNamespace
 
 import hypothesis.strategies as st
 import jax
@@ -38,6 +41,7 @@ from boonta.experiments.systems import split as system
 from boonta.experiments.systems import split_cluster, split_processes
 from boonta.experiments.tables import Split as Options
 from boonta.testing import redis_servers
+from boonta.transport import ray
 from boonta.transport.shm import SharedMemory
 from tests.marks import full, needs_redis, slow
 
@@ -503,6 +507,30 @@ def test_a_cluster_starts_the_processes_and_replaces_them(tmp_path):
         assert last(folder, "updates/value") == 2000 - 20 - 2
         assert max(row["lag/value_max"] for row in rows(folder) if row.get("lag/value_max") is not None) <= 5
         assert not workers(server.address) and not server.left()
+
+
+def test_processes_of_a_cluster_meet_at_the_address_by_which_the_cluster_knows_their_machine(monkeypatch):
+    """A machine's own name often stands for loopback in its own table of hosts."""
+    keeper = split_cluster.Keeper([], "", {}, lambda: "127.0.0.2")
+    monkeypatch.setattr(socket, "gethostbyname", lambda name: "127.0.0.1")
+    host, port = keeper.place().split(":")
+    assert host == "127.0.0.2" and int(port) > 0
+    assert inspect.signature(split_cluster.Keeper).parameters["address"].default is ray.address_here
+
+
+def test_a_process_that_does_not_end_when_it_is_killed_ends_the_run_with_the_cause():
+    class Undying:
+        def poll(self):
+            return None
+
+        def kill(self):
+            pass
+
+        def wait(self, timeout):
+            raise subprocess.TimeoutExpired("boonta", timeout)
+
+    with pytest.raises(Failed, match="a process that was killed has not ended in"):
+        split.Split._end(SimpleNamespace(), Undying())
 
 
 def test_a_cluster_without_room_is_told_of(capsys):

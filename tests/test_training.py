@@ -331,7 +331,9 @@ def test_a_really_full_disk(small_disk, whole, monkeypatch, capfd):
 
     monkeypatch.setattr(Checkpoints, "save", fill)
     assert main(command("vtrace", folder)) == 1
-    assert "No space left on device" in capfd.readouterr().err or not filler.exists()
+    *before, line = capfd.readouterr().err.splitlines()
+    assert all("run.json could not be written" in one for one in before)
+    assert line.startswith("boonta: the checkpoint at step ") and line.endswith(": No space left on device")
     assert steps_of(folder)[-1] == 2 * SAVE_EVERY
     filler.unlink()
     monkeypatch.undo()

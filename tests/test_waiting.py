@@ -2,11 +2,14 @@
 
 import threading
 import time
+from contextlib import suppress
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from boonta.architectures import batching
 from boonta.architectures.batching import Batcher, Closed, buckets
 from boonta.replay.limiter import Limiter, Stalled
 
@@ -83,6 +86,29 @@ def test_a_batch_has_its_maximum():
 
 def test_nothing_is_taken_where_nobody_asks():
     assert batcher().take(0.1) == []
+
+
+def test_a_request_that_is_left_over_waits_one_deadline(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(batching, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    one = Batcher(2, 1000.0, lambda: 4)
+
+    def ask(rows):
+        with suppress(Closed):
+            one.ask("", rows)
+
+    for rows in (2, 1):
+        threading.Thread(target=ask, args=(rows,), daemon=True).start()
+        while not any(request.rows == rows for request in one._waiting):
+            time.sleep(0.01)
+    now[0] += 600
+    taken = [one.take(0.0)]
+    now[0] += 401
+    waiting = threading.Thread(target=lambda: taken.append(one.take(0.0)), daemon=True)
+    waiting.start()
+    waiting.join(10.0)  # for ever, if its deadline began when the others were taken
+    assert [request.rows for requests in taken for request in requests] == [2, 1]
+    one.close()
 
 
 def test_callers_go_when_it_closes():

@@ -197,11 +197,17 @@ def test_other_messages_are_named(message, words):
 # Client and server
 
 
-class Room:
-    """Sessions that answer with the sum of what they see, and remember why they ended."""
+def total(timestep, count):
+    """Of what is seen, for each environment."""
+    return timestep.observation.reshape(count, -1).sum(axis=1).astype(np.int32)
 
-    def __init__(self, schema):
+
+class Room:
+    """Sessions that answer what they are told to, and remember why they ended."""
+
+    def __init__(self, schema, answer=total):
         self.schema, self.left, self.here, self.slow, self.names = schema, [], 0, 0.0, []
+        self.answer = answer
 
     def join(self, count, first, name):
         if first == 13:
@@ -215,7 +221,7 @@ class Room:
 
             def act(self, timestep):
                 time.sleep(room.slow)
-                return timestep.observation.reshape(count, -1).sum(axis=1).astype(np.int32)
+                return room.answer(timestep, count)
 
             def leave(self, why):
                 room.left.append(why)
@@ -228,8 +234,8 @@ class Room:
 def serving():
     servers = []
 
-    def serve(security=OPEN, address="127.0.0.1:0", silence=30.0, most=4):
-        room = Room(Schema(PIXELS))
+    def serve(security=OPEN, address="127.0.0.1:0", silence=30.0, most=4, spec=PIXELS, answer=total):
+        room = Room(Schema(spec), answer)
         servers.append(Server(address, room.schema, room.join, 11, security, most, 8, silence))
         return servers[-1].address, room
 
@@ -340,6 +346,20 @@ def test_a_message_that_is_too_large_is_refused(serving):
         mine._exchange(messages.with_data(bytes(1 << 20)), bytes)
     mine.close()
     eventually(lambda: room.here == 0)
+
+
+def test_actions_of_any_size_are_sent(serving):
+    """Also 128 environments of 400 floats each, beyond what a message has room for by default."""
+    count, many = 128, Continuous((400,), -np.ones(400, np.float32), np.ones(400, np.float32))
+    spec = Spec("wide", Shape((2,), np.float32), many)
+    schema = Schema(spec)
+    actions = np.resize(schema.no_actions, (count, 400)) + np.float32(0.5)
+    message = len(schema.encode_actions(actions))
+    assert message > 128 * 1024
+    address, _ = serving(most=count, spec=spec, answer=lambda *_: actions)
+    mine = link(address, count=count, spec=spec)
+    np.testing.assert_array_equal(mine.step(timestep(spec, count)), actions)
+    mine.close()
 
 
 def test_a_client_that_says_nothing_is_dropped(serving):

@@ -120,7 +120,9 @@ def alphazero(spec: Spec, settings: Settings, total_updates: int = 0) -> Agent:
         whole = each["policy"] + hyper["value_coefficient"] * each["value"]
         l2 = 0.5 * sum(jnp.sum(x**2) for x in jax.tree.leaves(weights))
         metrics = {f"loss/{name}": jnp.mean(x) for name, x in each.items()}
-        metrics[CLIPPED] = jnp.sum(going_on * clipped(value, support)) / jnp.maximum(jnp.sum(going_on), 1e-8)
+        metrics[CLIPPED] = jnp.sum(going_on * clipped(value, support)) / jnp.maximum(
+            jnp.sum(going_on, dtype=jnp.float32), 1e-8
+        )
         scale = jnp.repeat(sample.weights, roots)
         return jnp.mean(scale * whole) + hyper["l2_coefficient"] * l2, (metrics, statistics)
 

@@ -190,12 +190,12 @@ def agent(parts: Parts, rules: Rules) -> Agent:
 
     def act(params: Params, memory: Memory, timestep: TimeStep, key: Key) -> tuple[Memory, Action, Extras]:
         noise_key, random_key = jax.random.split(key)
-        noise = jax.random.normal(noise_key, (parts.d,))
+        noise = jax.random.normal(noise_key, (parts.d,), jnp.float32)
         if keep:  # a walk that forgets: Ornstein-Uhlenbeck's, at unit variance from the first step on
             walk = keep * memory + jnp.sqrt(1.0 - keep**2) * noise
             memory = noise = jnp.where(timestep.first(), noise, walk)
         chosen = rules.explore(params, _one(parts.see(params, timestep)), noise[None])[0]
-        anything = jax.random.uniform(random_key, (parts.d,), minval=-1.0, maxval=1.0)
+        anything = jax.random.uniform(random_key, (parts.d,), jnp.float32, -1.0, 1.0)
         unit = jnp.where(params["begun"] > 0, chosen, anything)
         return memory, spec.action.scale(unit), {}  # type: ignore[union-attr]
 

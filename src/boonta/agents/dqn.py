@@ -142,7 +142,7 @@ def dqn(spec: Spec, settings: Settings, total_updates: int = 0) -> Agent:
         network, updates = unravel(flat + steps), state.updates + 1  # type: ignore[operator]
         renew = updates % settings.target_interval == 0
         target_network = jax.tree.map(lambda new, old: jnp.where(renew, new, old), network, state.target)
-        fallen = jnp.minimum(updates / falls, 1.0) if falls else jnp.float32(1.0)
+        fallen = jnp.minimum(jnp.float32(updates) / falls, 1.0) if falls else jnp.float32(1.0)
         exploration = settings.explore_first + fallen * (settings.explore_last - settings.explore_first)
         metrics |= {"loss/grad_norm": global_norm(grads), "loss/exploration": exploration}
         owned = {"network": network, "exploration": exploration}

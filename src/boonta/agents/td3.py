@@ -49,7 +49,7 @@ def td3(spec: Spec, settings: Settings, total_updates: int = 0) -> Agent:
         """Similar actions are to have similar values (section 5.3)."""
         hyper, action = params["settings"], rules.exploit({"policy": target_policy}, seen)
         limit = hyper["target_noise_clip"]
-        noise = jnp.clip(hyper["target_noise"] * jax.random.normal(key, action.shape), -limit, limit)
+        noise = jnp.clip(hyper["target_noise"] * jax.random.normal(key, action.shape, action.dtype), -limit, limit)
         return continuous.Bootstrap(jnp.clip(action + noise, -1.0, 1.0))
 
     return continuous.agent(parts, rules._replace(bootstrap=bootstrap, delay_targets=True))

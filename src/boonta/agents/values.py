@@ -24,7 +24,8 @@ def explore(key: Key, q: Array, observation: PyTree, epsilon: Array) -> Array:
     """An action, int32 []: the best, or with probability epsilon any legal one. Consumes the key."""
     whether, which = jax.random.split(key)
     anything = jax.random.categorical(which, allowed(jnp.zeros_like(q), observation))
-    chosen = jnp.where(jax.random.uniform(whether) < epsilon, anything, jnp.argmax(allowed(q, observation)))
+    explores = jax.random.uniform(whether, dtype=jnp.float32) < epsilon
+    chosen = jnp.where(explores, anything, jnp.argmax(allowed(q, observation)))
     return chosen.astype(jnp.int32)
 
 

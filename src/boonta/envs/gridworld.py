@@ -155,8 +155,8 @@ def make(
         end_key, respawn_key, place_key = jax.random.split(key, 3)
         agent = jnp.asarray(moves)[state.agent, action]
         collected = state.present & (state.objects == agent)
-        ends = collected & (jax.random.uniform(end_key, (m,)) < terminations)
-        back = ~state.present & (jax.random.uniform(respawn_key, (m,)) < respawns)
+        ends = collected & (jax.random.uniform(end_key, (m,), jnp.float32) < terminations)
+        back = ~state.present & (jax.random.uniform(respawn_key, (m,), jnp.float32) < respawns)
         where = jnp.where(back, jax.random.choice(place_key, free, (m,)), state.objects) if random else state.objects
         state = State(agent, where, state.present & ~collected | back, state.time + 1)
         reward = jnp.sum(collected * rewards)

@@ -110,7 +110,7 @@ def reach(size: int = 1) -> Environment:
     spec = Spec("boonta:probe-reach", jax.ShapeDtypeStruct((size,), jnp.float32), Continuous((size,), -bound, bound))
 
     def reset(key: Key) -> tuple[Target, TimeStep]:
-        target = jax.random.uniform(key, (size,), minval=-1.0, maxval=1.0)
+        target = jax.random.uniform(key, (size,), jnp.float32, -1.0, 1.0)
         return Target(target), start(target, spec.action)
 
     def step(state: Target, action: Action, key: Key) -> tuple[Target, TimeStep]:

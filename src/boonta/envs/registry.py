@@ -108,7 +108,8 @@ def _made(name: str, settings: dict[str, Any]) -> "Environment | Host":
         module, factory = _OWN[rest].split(":")
         return _call(getattr(importlib.import_module(f"boonta.envs.{module}"), factory), name, settings)
     if family in _BRIDGES:
-        return _call(importlib.import_module(_BRIDGES[family]).make, name, settings, rest)
+        made = partial(_call, importlib.import_module(_BRIDGES[family]).make, name, settings, rest)
+        return importlib.import_module("boonta.envs.bits").in_32_bits(made) if family in COMPILED else made()
     return _own(name, _own_factory(family, rest), settings)
 
 

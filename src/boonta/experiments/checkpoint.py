@@ -1,9 +1,14 @@
 """Checkpoints that are whole or are not there, and that notice when they are no longer what was saved."""
 
+import errno
 import itertools
 import logging
+import os
 import shutil
+import sys
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -78,8 +83,9 @@ class Checkpoints:
             # All hosts have looked before the first one moves anything.
             if replaces := agreement.together(env_steps in self.steps()):
                 self._rename(str(env_steps), _ASIDE + str(env_steps))
-            self._manager.save(env_steps, args=args, metrics={"score": rank})
-            self._manager.wait_until_finished()
+            with _told_once():
+                self._manager.save(env_steps, args=args, metrics={"score": rank})
+                self._manager.wait_until_finished()
             if jax.process_index() == 0:
                 _check_index(self._place / str(env_steps) / "state", {*trees.named(_without_empty(data))})
                 files.write_json(self._folder / str(env_steps) / SUMS, _sums(self._folder / str(env_steps)))
@@ -92,7 +98,7 @@ class Checkpoints:
             if agreement.lost(error):
                 raise
             raise OSError(
-                f"the checkpoint at step {env_steps} could not be saved in {self._folder}: {error}"
+                f"the checkpoint at step {env_steps} could not be saved in {self._folder}: {_cause(error)}"
             ) from error
 
     def restore(self, like: PyTree | None, which: int | str = "latest") -> Restored:
@@ -271,6 +277,32 @@ def _sums(folder: Path) -> dict[str, int]:
     """CRC-32 of every file of a checkpoint's items, by its path."""
     there = sorted(path for item in ("state", "facts") for path in (folder / item).rglob("*") if path.is_file())
     return {path.relative_to(folder).as_posix(): zlib.crc32(path.read_bytes()) for path in there}
+
+
+@contextmanager
+def _told_once() -> Iterator[None]:
+    """Without the tracebacks that threads of Orbax and tensorstore write, dozens of them, of what is then raised.
+
+    Those of a save that failed go on for a while, so nothing is undone then.
+    """
+    logger, hook = logging.getLogger("absl"), sys.unraisablehook
+    level = logger.level
+
+    def quiet(told: Any) -> None:
+        if "Event loop is closed" not in str(told.exc_value):
+            hook(told)
+
+    logger.setLevel(logging.CRITICAL)
+    sys.unraisablehook = quiet
+    yield
+    logger.setLevel(level)
+    sys.unraisablehook = hook
+
+
+def _cause(error: Exception) -> str:
+    """In one line; tensorstore wraps a full disk in the names of five folders."""
+    full = os.strerror(errno.ENOSPC)
+    return full if full in str(error) else _first_line(error)
 
 
 def _first_line(error: Exception) -> str:

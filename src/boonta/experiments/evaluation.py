@@ -91,7 +91,7 @@ class Greedy:
 
         @jax.jit
         def act(params: Params, memory: PyTree, keys: Key, timestep: TimeStep, number: Array) -> tuple[PyTree, Array]:
-            drawn = acting.act_keys(keys, jnp.full(keys.shape, number))
+            drawn = acting.act_keys(keys, jnp.full(keys.shape, number, jnp.int32))
             memory, action, _ = jax.vmap(agent.exploit, (None, 0, 0, 0))(params, memory, timestep, drawn)
             return memory, action
 

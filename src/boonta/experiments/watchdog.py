@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from types import TracebackType
 from typing import NoReturn, Self
 
@@ -17,7 +18,7 @@ from boonta.experiments.agreement import PATIENCE
 
 LOOK = 0.2  # seconds between looks
 LEAST, TIMES = 600.0, 20.0  # by default an update may take so many seconds, or so many times the slowest so far
-GRACE = 4.0  # seconds that an update has once the run is asked to end, or twice the slowest so far
+GRACE = 4.0  # seconds that an update has once the run is asked to end, or twice the slowest lately
 HEARD = 1.0  # seconds in which a run that is not stuck hears a second signal
 
 
@@ -80,16 +81,17 @@ class Watchdog:
         return self._timeout or float("inf")
 
     def _hangs(self, elapsed: float) -> NoReturn:
-        sys.stderr.flush()
-        os.write(2, b"boonta: the stacks of all threads:\n")
-        faulthandler.dump_traceback(2, all_threads=True)
+        with suppress(OSError):  # nobody reads any more
+            sys.stderr.flush()
+            os.write(2, b"boonta: the stacks of all threads:\n")
+            faulthandler.dump_traceback(2, all_threads=True)
         took = f"an update has taken {elapsed:.0f} s, and may take {self._limit():.0f} s (run.update_timeout)"
         self._end(1, "failed", f"{took}; {self._last()}")
 
     def _asked(self, elapsed: float | None) -> None:
         number, first = self._signals[0]
         name, now = signal.Signals(number).name, time.monotonic()
-        if elapsed is not None and now > first + GRACE and elapsed > max(GRACE, 2 * self._watch.slowest):
+        if elapsed is not None and now > first + GRACE and elapsed > max(GRACE, 2 * self._watch.lately()):
             hung = f"{name}, while an update has hung for {elapsed:.0f} s: nothing was saved"
             self._end(128 + number, "interrupted", f"{hung}; {self._last()}")
         again = [at for _, at in self._signals if at > first + PATIENCE]
@@ -97,10 +99,12 @@ class Watchdog:
             self._end(128 + number, "interrupted", f"a second {name} did not wait; {self._last()}")
 
     def _end(self, code: int, status: str, cause: str) -> NoReturn:
-        self._ended(status, cause)
-        sys.stdout.flush()
-        os.write(2, f"boonta: {cause}\n".encode())
-        os._exit(code)
+        try:
+            self._ended(status, cause)
+            os.write(2, f"boonta: {cause}\n".encode())
+            sys.stdout.flush()
+        finally:  # also where nobody reads any more, or the disk is full
+            os._exit(code)
 
 
 def watch_process(watch: Watch, timeout: float | None, who: str) -> None:

@@ -87,6 +87,6 @@ class Conv(nn.Module):
     def __call__(self, x: Array) -> Array:
         """float32 [N, H, W, C] -> float32 [N, H', W', features]."""
         shape = (self.size, self.size, x.shape[-1], self.features)
-        kernel = self.param("kernel", kernel_init(self.initial), shape)
-        bias = self.param("bias", nn.initializers.zeros, (self.features,))
+        kernel = self.param("kernel", kernel_init(self.initial), shape, jnp.float32)
+        bias = self.param("bias", nn.initializers.zeros, (self.features,), jnp.float32)
         return convolve(x, kernel, self.stride, self.padding, self.formulation) + bias

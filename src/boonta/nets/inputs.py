@@ -68,8 +68,8 @@ class Leaf(NamedTuple):
         if self.kind == "embedding":
             return entries + np.cumsum((0, *self.counts[:-1]), dtype=np.int32)
         if len({*self.counts}) == 1:
-            return jax.nn.one_hot(entries, self.counts[0]).reshape(*entries.shape[:-1], -1)
-        parts = [jax.nn.one_hot(entries[..., i], count) for i, count in enumerate(self.counts)]
+            return jax.nn.one_hot(entries, self.counts[0], dtype=jnp.float32).reshape(*entries.shape[:-1], -1)
+        parts = [jax.nn.one_hot(entries[..., i], count, dtype=jnp.float32) for i, count in enumerate(self.counts)]
         return jnp.concatenate(parts, axis=-1)
 
 

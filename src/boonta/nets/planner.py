@@ -179,11 +179,11 @@ class _Network(nn.Module):
     def initial(self, features: Array, learning: bool) -> Answer:
         state = self.root_state(self.represent(_measured(features, self.options), learning), learning)
         n = len(features)
-        nothing = jnp.zeros((n, self.bins)), jnp.zeros((n, len(TURNS)))
+        nothing = jnp.zeros((n, self.bins), jnp.float32), jnp.zeros((n, len(TURNS)), jnp.float32)
         return self._answer(state, *nothing, learning)
 
     def recurrent(self, state: Array, action: Array, learning: bool) -> Answer:
-        planes = jax.nn.one_hot(action, self.actions)
+        planes = jax.nn.one_hot(action, self.actions, dtype=jnp.float32)
         if state.ndim == 4:
             planes = jnp.broadcast_to(planes[:, None, None], (*state.shape[:3], self.actions)) / self.actions
         x = self.dynamics(jnp.concatenate([state, planes], axis=-1), learning)

@@ -84,7 +84,7 @@ def torso(spec: Spec, options: Options) -> Torso:
             return x
         action = timestep.action
         if isinstance(spec.action, Discrete):
-            action = jax.nn.one_hot(action, spec.action.n) * ~timestep.first()[..., None]
+            action = jax.nn.one_hot(action, spec.action.n, dtype=jnp.float32) * ~timestep.first()[..., None]
         action = action.reshape(*timestep.reward.shape, -1)
         reward = transform_reward(timestep.reward, options.reward_scale, options.reward_clip)
         return jnp.concatenate([x, action, reward[..., None]], axis=-1)

@@ -4,6 +4,7 @@ A policy draws a `sample`, and turns samples into the environment's actions: the
 of. For the categorical they are the same; a squashed Gaussian keeps the sample before tanh, as inverting tanh loses it.
 """
 
+import math
 from typing import NamedTuple
 
 import jax
@@ -43,7 +44,7 @@ class Categorical(NamedTuple):
         else:  # rounding differs from sum to sum, which must not lift the curve where the probability is 0
             cumulative = jax.lax.cummax(jnp.where(p > 0, jnp.cumsum(p), 0.0))
         # uniform < 1, so the threshold lies below the total and an action of probability 0 is never drawn.
-        return jnp.sum(cumulative <= jax.random.uniform(key) * cumulative[-1], dtype=jnp.int32)
+        return jnp.sum(cumulative <= jax.random.uniform(key, dtype=jnp.float32) * cumulative[-1], dtype=jnp.int32)
 
     def mode(self) -> Array:
         """int32 [...], the likeliest action."""
@@ -76,7 +77,7 @@ class Gaussian(NamedTuple):
 
     def sample(self, key: Key) -> Array:
         """float32 [..., d]. Consumes the key."""
-        return self.mean + jnp.exp(self.log_std) * jax.random.normal(key, self.mean.shape)
+        return self.mean + jnp.exp(self.log_std) * jax.random.normal(key, self.mean.shape, self.mean.dtype)
 
     def mode(self) -> Array:
         """float32 [..., d]."""
@@ -89,11 +90,11 @@ class Gaussian(NamedTuple):
     def log_prob(self, sample: Array) -> Array:
         """float32 [...], for samples float32 [..., d]."""
         z = (sample - self.mean) * jnp.exp(-self.log_std)
-        return jnp.sum(-0.5 * z**2 - self.log_std - 0.5 * np.log(2 * np.pi), axis=-1)
+        return jnp.sum(-0.5 * z**2 - self.log_std - 0.5 * math.log(2 * math.pi), axis=-1)
 
     def entropy(self) -> Array:
         """float32 [...], in nats."""
-        return jnp.sum(self.log_std + 0.5 * np.log(2 * np.pi * np.e), axis=-1)
+        return jnp.sum(self.log_std + 0.5 * math.log(2 * math.pi * math.e), axis=-1)
 
 
 class TanhGaussian(NamedTuple):
@@ -141,4 +142,4 @@ _WEIGHTS = np.exp(-0.5 * _NODES**2) / np.sum(np.exp(-0.5 * _NODES**2))
 
 def _log_slope_of_tanh(x: Array) -> Array:
     """log |d tanh(x) / dx| of each number; stable where tanh saturates."""
-    return 2.0 * (np.log(2.0) - x - jax.nn.softplus(-2.0 * x))
+    return 2.0 * (math.log(2.0) - x - jax.nn.softplus(-2.0 * x))

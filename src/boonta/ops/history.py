@@ -78,6 +78,6 @@ def planes(stack: History, actions: int) -> Array:
     """
     frames = jnp.moveaxis(stack.frames, 0, -2)
     frames = frames.reshape(*frames.shape[:-2], -1)
-    one_hot = (jax.nn.one_hot(stack.actions, actions) / actions).reshape(-1)
+    one_hot = (jax.nn.one_hot(stack.actions, actions, dtype=jnp.float32) / actions).reshape(-1)
     one_hot = jnp.broadcast_to(one_hot, (*frames.shape[:-1], len(one_hot)))
     return jnp.concatenate([frames, one_hot], axis=-1)

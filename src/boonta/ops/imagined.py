@@ -84,7 +84,7 @@ def unroll_targets(
     if dummy:
         done, nothing = ended | finished, policy.shape[-1] - 1
         action = jnp.where(done[:-1], nothing, action)
-        improved = jnp.where(done[:, None], jax.nn.one_hot(nothing, nothing + 1), improved)
+        improved = jnp.where(done[:, None], jax.nn.one_hot(nothing, nothing + 1, dtype=improved.dtype), improved)
         has_policy, has_turn = has_policy | done, has_turn & ~ended
     turn = here.discount[:, None] == jnp.asarray(TURNS)
     numbers = improved, jnp.where(over, 0.0, returns[at]), jnp.where(over, 0.0, here.reward)

@@ -109,14 +109,15 @@ def ring(experience: Experience, batch: int, capacity: int, rows: int, arriving:
         # In one change, as between two XLA copies all weights; a window of a single piece takes the place of what goes.
         changed, weights = gone, jnp.where(complete >= 0, _raised(state.highest), 0.0)
         if sizes.pieces > 1:
-            changed, weights = jnp.concatenate([gone, complete]), jnp.concatenate([jnp.zeros(n * each), weights])
+            changed = jnp.concatenate([gone, complete])
+            weights = jnp.concatenate([jnp.zeros(n * each, jnp.float32), weights])
         priorities = sums.put(state.priorities, changed, weights)
         state = State(
             pieces,
             generation,
             chain,
             state.tails.at[row].set(tail),
-            state.following.at[row].set(here + jnp.asarray([0, unroll])),
+            state.following.at[row].set(here + jnp.asarray([0, unroll], jnp.int32)),
             (state.written + n) % places,
             count + jnp.sum(complete >= 0, dtype=jnp.int32),
             priorities,
@@ -137,9 +138,9 @@ def ring(experience: Experience, batch: int, capacity: int, rows: int, arriving:
         return Trajectory(memory, timesteps, extras, origin._replace(step=origin.step + begin))
 
     def sample(state: State, key: Key) -> tuple[State, Sample]:
-        weights = jnp.ones(batch)
+        weights = jnp.ones(batch, jnp.float32)
         if ranked or proportional:
-            shares = jax.random.uniform(key, (batch,))
+            shares = jax.random.uniform(key, (batch,), jnp.float32)
             place, chance = (_by_rank if ranked else _by_weight)(state, shares)
             weights = (state.count * chance) ** -experience.importance_exponent
         else:
