@@ -94,6 +94,37 @@ def test_where_jax_computes_in_64_bits_agents_train_in_32(agent):
         assert one.dtype not in (jnp.float64, jnp.complex128)
 
 
+LEARN = [
+    "--steps", "320", "--json", "--devices", "1", "--config", "none", "--set", "run.eval_episodes=0",
+    "--set", "run.log_every=40",
+]  # fmt: skip
+SMALL = {"hidden": "[8]", "capacity": 200, "minimum": 20}
+SHORT = {
+    "ppo": {"hidden": "[8]", "unroll": 4, "batch": 4, "minibatches": 2, "epochs": 1},
+    "vtrace": {"hidden": "[8]", "unroll": 4, "batch": 4},
+    "dqn": SMALL | {"batch": 8},
+    "sac": SMALL | {"value_batch": 8, "policy_batch": 8, "sampler": "prioritized"},
+}
+
+
+@slow
+@pytest.mark.parametrize(
+    ("agent", "architecture"),
+    some_of([(a, b) for a in SHORT for b in ("anakin", "sebulba")], ("ppo", "anakin")),
+)
+def test_agents_train_where_jax_looks_for_what_is_not_a_number(agent, architecture, tmp_path):
+    """Also while no episode has ended, and where a learner says no priorities."""
+    env = ("gymnax" if architecture == "anakin" else "gym") + (":Pendulum-v1" if agent == "sac" else ":CartPole-v1")
+    words = ["train", agent, env, "--on", architecture, *LEARN, "--out", str(tmp_path / "run")]
+    words += ["--set", f"architecture.envs={4 if architecture == 'anakin' else 2}"]
+    words += [word for name, value in SHORT[agent].items() for word in ("--set", f"agent.{name}={value}")]
+    jax.config.update("jax_debug_nans", True)
+    try:
+        assert main(words) == 0
+    finally:
+        jax.config.update("jax_debug_nans", False)
+
+
 # Folders
 
 

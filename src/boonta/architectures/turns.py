@@ -108,7 +108,7 @@ def _one(members: dict[str, Learner]) -> Learner:
             writes = feedback.priorities is not None
             writers += writes
             # What is not finite leaves the priority in replay as it is.
-            said = feedback.priorities.reshape(-1) if writes else jnp.full(count * each, jnp.nan, jnp.float32)
+            said = feedback.priorities.reshape(-1) if writes else jnp.full(count * each, jnp.inf, jnp.float32)
             priorities.append(said)
         if writers > 1:
             raise ValueError(f"at most one of {', '.join(members)} may write priorities, as they share a replay")
