@@ -260,7 +260,7 @@ def hanging(tmp_path):
             where = ["--on", architecture, "--out", str(tmp_path / "run"), *TINY, *more]
             words = [sys.executable, "-m", "boonta", "train", "hangs:ppo", "boonta:catch", *where]
             run = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
-            started.callback(run.wait)
+            started.enter_context(run)
             started.callback(run.kill)
             return run
 

@@ -190,6 +190,7 @@ os._exit(9)
         with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment) as process:
             line = process.stdout.readline() + process.stdout.readline()
             started[how] = [psutil.Process(int(pid)) for pid in line.split()]
+    assert [len(started[how]) for how in ("killed", "released")] == [2, 2]
     psutil.wait_procs(started["killed"], timeout=30)
     assert not any(one.is_running() for one in started["killed"])
     assert all(one.is_running() for one in started["released"])

@@ -368,8 +368,7 @@ def test_nan_ends_the_run(where, tmp_path, capfd):
     assert main(words) == 1
     (line,) = capfd.readouterr().err.splitlines()
     step, good = 200 * 8, 2 * SAVE_EVERY
-    named = "broken: reward" if where == "reward" else where
-    assert line.startswith(f"boonta: {named} is not finite at step {step}")
+    assert line.startswith(f"boonta: broken: {where} is not finite at step {step}")
     assert f"checkpoints/{good}" in line
     assert status(folder)["status"] == "failed"
     assert f"{where} is not finite at step {step}" in status(folder)["cause"]
