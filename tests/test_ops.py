@@ -267,7 +267,7 @@ def test_no_uniform_number_draws_an_illegal_action(n, seed, monkeypatch):
     near = np.concatenate([steps, np.nextafter(steps, 0), np.nextafter(steps, 2), np.linspace(0.9999, 1, 500), [0.0]])
     highest = np.float32(1 - 2.0**-23)
     u = np.minimum(near, highest).astype(np.float32)
-    monkeypatch.setattr(jax.random, "uniform", lambda key: key)
+    monkeypatch.setattr(jax.random, "uniform", lambda key, dtype: key)
     draws = np.asarray(jax.jit(jax.vmap(policy.sample))(u))
     assert np.all((draws >= 0) & (draws < n)) and np.all(legal[draws])
 

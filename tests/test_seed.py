@@ -22,7 +22,7 @@ from boonta.core.host import Workers
 from boonta.core.trace import Trace
 from boonta.envs.served import serve
 from boonta.experiments import config, systems
-from tests.marks import full, slow, some_of
+from tests.marks import full, slow
 
 LENGTH = 5
 
@@ -157,8 +157,8 @@ AGENTS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("agent", some_of(AGENTS, "r2d2"))
-@slow
+@pytest.mark.parametrize("agent", AGENTS)
+@full
 def test_every_agent_runs_with_actors_of_its_own(agent, tmp_path, capfd):
     words = [part for setting in AGENTS[agent] for part in ("--set", setting)]
     words += ["--set", "architecture.envs=4", "--set", "architecture.chunk=8", "--set", "architecture.actors=2"]

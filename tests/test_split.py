@@ -317,7 +317,8 @@ def test_who_is_dead_is_replaced_in_a_new_life(driver):
     running.look_after()
     assert begun == [(["environment/0"], 0), (["value/0"], 0), (["policy/0"], 0)]
     processes["value/0"].killed = True
-    while not begun[3:]:  # after a while
+    until = time.monotonic() + 20.0
+    while not begun[3:] and time.monotonic() < until:  # after a while
         running.look_after()
     assert begun[3:] == [(["value/0"], 1)]
     assert "value/0 died (exit status -9) and is replaced (1 of 1 within an hour)" in running._supervisor.told()

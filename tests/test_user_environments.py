@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from boonta import envs
@@ -16,6 +17,7 @@ from boonta.cli import main
 from boonta.core import host
 from boonta.core.host import Workers
 from boonta.core.settings import Refused
+from boonta.core.types import LAST
 from boonta.envs import workers
 from boonta.experiments import config
 from tests.marks import full, slow, some_of
@@ -26,7 +28,7 @@ MODULE = "tests.user_environments"
 SMALL = ["--config", "none", "--steps", "64"]
 for setting in (
     "agent.unroll=8", "agent.batch=4", "agent.minibatches=1", "agent.epochs=1", "agent.hidden=8", "agent.channels=2",
-    "architecture.worker_count=2", "run.eval_episodes=2", "run.eval_steps=40",
+    "architecture.worker_count=2", "architecture.restarts=0", "run.eval_episodes=2", "run.eval_steps=40",
 ):  # fmt: skip
     SMALL += ["--set", setting]
 
@@ -34,6 +36,7 @@ for setting in (
 TRAIN = {
     "Offset": "", "Doubles": "", "Wholes": "", "ZeroD": "", "TwoD": "", "Equal": "",
     "Unbounded": r"1 of 1 numbers of an action have no bounds; agents reach from -1 to 1, and env.action_span=10",
+    "Largest": r"1 of 1 numbers of an action have no bounds; agents reach from -1 to 1",
     "HalfBounded": r"agents reach from 0 to 1, and env.action_span=10 widens it",
     "Huge": "", "One": "", "Start": "",
     "RewardInt": "", "RewardBool": "",
@@ -41,7 +44,8 @@ TRAIN = {
     "RewardHuge": "rewards are very large; agent.reward_scale makes them smaller",
     "EndArrays": "", "Both": "", "OneStep": "",
     "Never": r"2 of 2 episodes of the evaluation were cut short after 40 steps \(run.eval_steps\)",
-    "FewBytes": "",
+    "FewBytes": "", "Categories": "",
+    "Beyond": r"observation has numbers from 255 to 255, beyond its space Box\(0.0, 1.0",
     "First": r"observation \(3, 84, 84\) is read as an image of 84 x 84 with 3 channels",
     "Stack": r"observation \(4, 40, 40, 3\) is read as an image of 40 x 40 with 12 channels",
     "Wide": "",
@@ -81,7 +85,10 @@ REFUSED = {
     "TooBig": (FAILED, r"observation is too large for float32; scale it in a wrapper: .* 1e\+39"),
     "NanSeen": (FAILED, r"NanSeen: observation is not finite at step \d+"),
 }
-THREADS = ("Doubles", "Unbounded", "Start", "RewardHuge", "Never", "First", "ImageAndVector", "MaskNamed", "Sqlite")
+THREADS = (
+    "Doubles", "Unbounded", "Largest", "Start", "RewardHuge", "Both", "Never", "Categories", "Beyond", "FewBytes",
+    "First", "TinyImage", "ImageAndVector", "Big", "MaskNamed", "Sqlite",
+)  # fmt: skip
 ONE_OF_EACH = (
     "Multi", "NoNumber", "RewardNone", "RewardNaN", "FourTuple", "WrongShape", "LaterScalar", "FloatsForBytes",
     "FirstStep", "Cube", "Text", "MixedKeys", "TooBig", "NanSeen", "LateAnswer",
@@ -136,6 +143,24 @@ def test_it_is_refused_with_processes(name, tmp_path, capfd):
 def test_what_needs_the_main_thread_is_told_of_processes(capfd):
     assert train("Signal", "threads") == FAILED
     assert "architecture.workers=processes makes each environment in the main thread" in capfd.readouterr().err
+
+
+def test_environments_that_cannot_be_closed_are_measured_and_drawn(tmp_path, capfd):
+    """Where nobody says who steps them, they are measured first, and closed then."""
+    assert train("CloseRaises", "auto", "--out", str(tmp_path / "run")) == 0
+    assert "close() raised RuntimeError: cannot close" in capfd.readouterr().err
+    assert main(["watch", str(tmp_path / "run")]) == 0
+    assert "close() raised RuntimeError: cannot close" in capfd.readouterr().err
+    assert (tmp_path / "run" / "watch.gif").is_file()
+
+
+def test_a_true_end_at_which_a_time_limit_falls_is_a_true_end():
+    batch = envs.make(f"{MODULE}:Both").make(np.arange(1), 0, 0, Workers("serial", 1))
+    batch.reset()
+    for _ in range(10):
+        timestep = batch.step(np.zeros(1, np.int32))
+    assert (timestep.step_type[0], timestep.discount[0]) == (LAST, 0.0)
+    batch.close()
 
 
 def test_settings_named_like_ours_are_the_environments(tmp_path, capfd):

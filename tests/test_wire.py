@@ -69,6 +69,8 @@ def test_the_schema_is_said_in_words():
     lines = ["observation u1[3,3,2]", "reward f4[]", "discount f4[]", "step_type i1[]", "->", "action i4[] < 4"]
     assert Schema(PIXELS).text == "\n".join(lines)
     assert Schema(MANY).text.startswith("observation/a i4[]\nobservation/legal b1[3]\nobservation/z f4[2]\n")
+    few = Schema(PIXELS._replace(observation=Shape((3, 3, 2), np.uint8, (0, 3))))
+    assert few.text.startswith("observation u1[3,3,2] from 0 to 3\n") and few.fingerprint != Schema(PIXELS).fingerprint
     stacked = Schema(PIXELS._replace(stack=2))
     assert stacked.text.splitlines()[0] == "observation u1[3,3,2] stack 2"
     assert len({Schema(spec).fingerprint for spec in SPECS.values()} | {stacked.fingerprint}) == len(SPECS) + 1

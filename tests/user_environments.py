@@ -58,6 +58,10 @@ class Unbounded(Checked):
     action_space = spaces.Box(-np.inf, np.inf, (1,), np.float32)
 
 
+class Largest(Checked):
+    action_space = spaces.Box(-np.finfo(np.float32).max, np.finfo(np.float32).max, (1,), np.float32)
+
+
 class HalfBounded(Checked):
     action_space = spaces.Box(0.0, np.inf, (1,), np.float32)
 
@@ -218,6 +222,22 @@ class OddError(Base):
         raise Odd("two", "words")
 
 
+class Categories(Base):
+    observation_space = spaces.MultiDiscrete([3, 4], start=[1, -2])
+
+    def seen(self):
+        return np.array([3, -2 + self.t % 4])
+
+
+class Beyond(Base):
+    """Numbers up to 255, where its space ends at 1."""
+
+    observation_space = spaces.Box(0.0, 1.0, (3,), np.float32)
+
+    def seen(self):
+        return np.full(3, 255.0, np.float32)
+
+
 class FewBytes(Base):
     observation_space = spaces.Box(0, 3, (4,), np.uint8)
 
@@ -360,6 +380,11 @@ class Prints(Base):
 
 
 class CloseRaises(Base):
+    render_mode = "rgb_array"
+
+    def render(self):
+        return np.zeros((21, 21, 3), np.uint8)
+
     def close(self):
         raise RuntimeError("cannot close")
 

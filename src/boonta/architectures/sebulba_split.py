@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import jax
@@ -14,6 +15,7 @@ from boonta.architectures.learner import starter, updater
 from boonta.architectures.sebulba import Sebulba
 from boonta.architectures.sebulba_compiled import acting_on
 from boonta.core import acting, devices, host, random
+from boonta.core.faults import Unclosed
 from boonta.core.host import Batch
 from boonta.core.spec import Spec
 
@@ -232,4 +234,5 @@ def _time_environments(spec: Spec, make: Callable[[np.ndarray], Batch], envs: in
             return sum(envs / seconds for seconds in pool.map(go, range(threads)))
     finally:
         for batch in batches:
-            batch.close()
+            with suppress(Unclosed):  # the trial has told of it
+                batch.close()

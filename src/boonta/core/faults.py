@@ -2,11 +2,13 @@
 
 import queue
 import random
+import sys
 import threading
 import time
 import traceback
 from collections import defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,6 +29,18 @@ class Broken(RuntimeError):
 
 class Unclosed(RuntimeError):
     """Environments whose `close` raised; the message says what."""
+
+
+@contextmanager
+def closing(batch: Batch) -> Iterator[Batch]:
+    """A batch that is closed afterwards; of environments whose `close` raises, stderr is told and no more."""
+    try:
+        yield batch
+    finally:
+        try:
+            batch.close()
+        except Unclosed as error:
+            print(f"boonta: {error}", file=sys.stderr)
 
 
 class Exhausted(RuntimeError):

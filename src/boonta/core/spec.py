@@ -8,6 +8,8 @@ import numpy as np
 
 from boonta.core.types import Array, PyTree, TimeStep
 
+UNBOUNDED = 1e15  # no action is meant to be so large
+
 
 @dataclass(frozen=True)
 class Shape:
@@ -52,7 +54,7 @@ class Continuous(NamedTuple):
 
     Attributes:
         shape: its axes.
-        low: float32 array of that shape, -inf where there is no bound.
+        low: float32 array of that shape; below -1e15, as -inf is, where there is no bound.
         high: likewise.
         span: how far agents reach where there is no bound: from -span to span, or so far from the one bound there is.
     """
@@ -68,13 +70,13 @@ class Continuous(NamedTuple):
 
     def bounded(self) -> np.ndarray:
         """bool of `shape`, where there are both bounds."""
-        return np.isfinite(self.low) & np.isfinite(self.high)
+        return _known(self.low) & _known(self.high)
 
     def reach(self) -> tuple[np.ndarray, np.ndarray]:
         """The lowest and the highest that agents reach, float32 of `shape`: the bounds where there are any."""
         low, high = np.asarray(self.low, np.float32), np.asarray(self.high, np.float32)
-        least = np.where(np.isfinite(low), low, np.where(np.isfinite(high), high - self.span, -self.span))
-        most = np.where(np.isfinite(high), high, np.where(np.isfinite(low), low + self.span, self.span))
+        least = np.where(_known(low), low, np.where(_known(high), high - self.span, -self.span))
+        most = np.where(_known(high), high, np.where(_known(low), low + self.span, self.span))
         return least.astype(np.float32), most.astype(np.float32)
 
     def scale(self, unit: Array) -> Array:
@@ -93,6 +95,11 @@ class Continuous(NamedTuple):
         """The middle of the reach, and half its width."""
         low, high = self.reach()
         return (low + high) / 2, (high - low) / 2
+
+
+def _known(bound: np.ndarray) -> np.ndarray:
+    """Where there is a bound; the largest float32, too, stands for none."""
+    return np.abs(bound) < UNBOUNDED
 
 
 class Spec(NamedTuple):

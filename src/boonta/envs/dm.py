@@ -113,7 +113,8 @@ def _tried(name: str, one: dm_env.Environment) -> trials.Tried:
     door.write(0, _plain(timestep.observation), timestep.discount == 0.0)
     gained = 0.0 if timestep.first() else timestep.reward
     door.reward(gained)
-    return trials.Tried(said, (*parts.mask_remarks(name, said[0]), *remarks(name, out.observation, [gained])))
+    told = remarks(name, out.observation, _said(said[0]), [gained])
+    return trials.Tried(said, (*parts.mask_remarks(name, said[0]), *told))
 
 
 def _seeded(factory: Callable[..., dm_env.Environment]) -> Callable[..., dm_env.Environment]:

@@ -135,20 +135,33 @@ class Door:
             parts.legal_at(self._mask, i, over)
 
 
-def remarks(name: str, observation: PyTree, rewards: list[Any]) -> list[str]:
-    """What a user should know of the first values that an environment gave."""
+def remarks(name: str, observation: PyTree, said: PyTree, rewards: list[Any]) -> list[str]:
+    """What a user should know of the first values that an environment gave, whose spaces are `said`."""
     told = []
+    found = list(nests.named({"observation": observation}))
+    for (leaf, value), space in zip(found, nests.leaves(parts.renamed(said)), strict=True):
+        if np.issubdtype(value.dtype, np.floating) and _is_beyond(value, space):
+            span = f"from {np.nanmin(value):g} to {np.nanmax(value):g}"
+            told.append(f"{name}: {leaf} has numbers {span}, beyond its space {space}; networks read them as they are")
     if any(np.ndim(x) for x in rewards):
         told.append(f"{name}: rewards are arrays of one number, and are taken as numbers")
     if any(abs(float(np.asarray(x).reshape(()))) > LARGE for x in rewards):
         told.append(f"{name}: rewards are very large; agent.reward_scale makes them smaller")
-    for leaf, value in nests.named({"observation": observation}):
+    for leaf, value in found:
         if np.issubdtype(value.dtype, np.floating) and (abs(value) > LARGE).any():
             told.append(
                 f"{name}: {leaf} is as large as {np.nanmax(abs(value)):g}; agent.normalize_observations=true gives it "
                 "mean 0 and variance 1"
             )
     return told
+
+
+def _is_beyond(value: np.ndarray, space: Any) -> bool:
+    """Whether numbers are beyond the bounds of their space by more than a thousandth of them, or of 1."""
+    low = getattr(space, "low", getattr(space, "minimum", -np.inf))
+    high = getattr(space, "high", getattr(space, "maximum", np.inf))
+    slack = [1e-3 * np.maximum(np.where(np.isfinite(bound), abs(bound), 0.0), 1.0) for bound in (low, high)]
+    return bool(((value < low - slack[0]) | (value > high + slack[1])).any())
 
 
 def _flattened(spec: PyTree, observation: PyTree, name: str) -> list[Any]:

@@ -120,7 +120,8 @@ def _tried(name: str, one: gymnasium.Env) -> trials.Tried:
     _ends(terminated, truncated)
     door.write(0, observation, bool(terminated))
     door.reward(gained)
-    return trials.Tried(spaces_, (*parts.mask_remarks(name, spaces_[0]), *remarks(name, out.observation, [gained])))
+    told = remarks(name, out.observation, _said(spaces_[0]), [gained])
+    return trials.Tried(spaces_, (*parts.mask_remarks(name, spaces_[0]), *told))
 
 
 def _pair(answer: Any) -> Any:

@@ -2,10 +2,12 @@
 
 import pickle
 import time
+from contextlib import suppress
 
 import numpy as np
 
 from boonta.core import host
+from boonta.core.faults import Unclosed
 from boonta.core.host import Workers
 from boonta.core.settings import Refused
 from boonta.core.spec import Spec
@@ -89,7 +91,8 @@ def _probe(spec: Spec, part: Part, threads: int, timeout: float) -> float:
         try:
             batch.each(lambda i, part: go(part))
         finally:
-            batch.close()
+            with suppress(Unclosed):  # the trial has told of it
+                batch.close()
     except Died as error:
         raise Failing(f"{spec.name} failed when it was tried: {error}") from error
     return max(seconds)

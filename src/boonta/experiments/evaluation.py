@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable
-from contextlib import closing
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -13,7 +12,7 @@ import numpy as np
 from boonta.core import acting, random
 from boonta.core.agent import Agent
 from boonta.core.environment import Environment, advance
-from boonta.core.faults import Guard
+from boonta.core.faults import Guard, closing
 from boonta.core.host import Host, Workers
 from boonta.core.types import LAST, Array, Key, Params, PyTree, TimeStep
 

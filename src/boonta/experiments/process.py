@@ -5,15 +5,19 @@ import ctypes
 import io
 import os
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from boonta.core import signals
 from boonta.core.waiting import patiently
+
+T = TypeVar("T", int, int | None)
 
 MEETING = 300  # seconds in which all hosts must be there
 ENDING = 3.0  # seconds that a tied process has, once it is to end
@@ -98,6 +102,27 @@ def start(devices: int, hosts: Hosts | None = None) -> None:
         patiently(meeting, others, MEETING + 10.0)
         if jax.process_index():
             ctypes.CDLL(None).signal(signal.SIGABRT, _on_abort)
+
+
+class Tied(subprocess.Popen[bytes]):
+    """A process that ends when this one does (`tie`); the pipe by which it sees that is closed once it has ended."""
+
+    def __init__(self, words: Sequence[str], **more: Any) -> None:
+        super().__init__(words, stdin=subprocess.PIPE, **more)
+
+    def poll(self) -> int | None:
+        """As Popen's."""
+        return self._let_go(super().poll())
+
+    def wait(self, timeout: float | None = None) -> int:
+        """As Popen's."""
+        super().wait(timeout)
+        return self._let_go(self.returncode)
+
+    def _let_go(self, code: T) -> T:
+        if code is not None and self.stdin:
+            self.stdin.close()
+        return code
 
 
 def tie() -> None:

@@ -1,6 +1,5 @@
 """What an agent that plans looked at, move by move, in one greedy episode."""
 
-from contextlib import closing
 from typing import Any, NamedTuple
 
 import jax
@@ -10,6 +9,7 @@ import numpy as np
 from boonta import envs
 from boonta.core import random
 from boonta.core.environment import Environment
+from boonta.core.faults import closing
 from boonta.core.host import Workers
 from boonta.core.types import LAST
 from boonta.envs.served import serve

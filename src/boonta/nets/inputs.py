@@ -12,7 +12,7 @@ from boonta.core.types import Array, PyTree
 
 ONE_HOT = 1024  # categories of an entry above which it is embedded
 SIDE = 24  # pixels that make an image of axes whose order is not the usual one
-SMALL_SIDE = 8  # the same, where one to four channels of uint8 come first
+SMALL_SIDE = 8  # the same, where one to four channels of uint8 come first, or fewer channels than a square has rows
 CHANNELS = 16  # the most that such an image has; with stacked frames, in each of them
 FLAT = 4096  # numbers of an array of four axes or more that are a vector all the same
 SMALL = 3  # pixels that the smallest convolution needs
@@ -262,7 +262,7 @@ def _layout(shape: tuple[int, ...], dtype: np.dtype) -> tuple[tuple[int, ...] | 
         first, second, last = shape
         plain = dtype == np.uint8 and first <= 4 < last and min(second, last) >= SMALL_SIDE
         large = last > CHANNELS >= first and min(second, last) >= SIDE
-        square = first != second == last >= SIDE
+        square = second == last and (first != last >= SIDE or (first <= CHANNELS and first < last >= SMALL_SIDE))
         if plain or large or square:
             return (1, 2, 0), (second, last, first)
         if (min(shape) > 2 * SIDE and first != second) or first == second == last >= SIDE:

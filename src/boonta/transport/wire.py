@@ -27,6 +27,7 @@ class Leaf(NamedTuple):
     shape: tuple[int, ...]
     nbytes: int
     categories: Any = None
+    bounds: Any = None
 
 
 class Schema:
@@ -119,13 +120,16 @@ def _leaves(tree: PyTree) -> list[Leaf]:
     for name, x in nests.named(tree):
         dtype, shape = np.dtype(x.dtype).newbyteorder("<"), tuple(x.shape)
         nbytes = int(np.prod(shape, dtype=int)) * dtype.itemsize
-        found.append(Leaf(name, dtype, shape, nbytes, getattr(x, "categories", None)))
+        bounds = getattr(x, "bounds", None)
+        bounds = None if bounds in (None, (0, 255)) else bounds
+        found.append(Leaf(name, dtype, shape, nbytes, getattr(x, "categories", None), bounds))
     return found
 
 
 def _line(leaf: Leaf) -> str:
     categories = "" if leaf.categories is None else f" < {leaf.categories}"
-    return f"{leaf.name} {leaf.dtype.kind}{leaf.dtype.itemsize}[{','.join(map(str, leaf.shape))}]{categories}"
+    bounds = "" if leaf.bounds is None else f" from {leaf.bounds[0]} to {leaf.bounds[1]}"
+    return f"{leaf.name} {leaf.dtype.kind}{leaf.dtype.itemsize}[{','.join(map(str, leaf.shape))}]{categories}{bounds}"
 
 
 def _acted(

@@ -259,7 +259,10 @@ class _Member(Hosted):
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         self.player = jax.devices()[0]
-        self.workers = Workers("serial")
+        options = config.architecture_settings
+        # What steps environments as it is asked to; the cores that a measurement would give are those of who acts.
+        kind = "serial" if options.workers == "auto" else options.workers
+        self.workers = Workers(kind, options.worker_count, options.worker_timeout)
 
     def _supervisor(self) -> Supervisor:
         return Supervisor(0)  # whose environments fail is replaced, and counted

@@ -39,7 +39,7 @@ class Keeper:
         self, words: list[str], text: str, variables: dict[str, str], address: Callable[[], str] = ray.address_here
     ) -> None:
         self._words, self._text, self._variables, self._address = words, text, variables, address
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: process.Tied | None = None
 
     def place(self) -> str:
         """An address of this machine with a free port."""
@@ -54,7 +54,7 @@ class Keeper:
         command = [sys.executable, *self._words, *words, "--config", f"/dev/fd/{text}"]
         environment = os.environ | self._variables
         with signals.held():
-            self._process = subprocess.Popen(command, stdin=subprocess.PIPE, env=environment, pass_fds=(text,))
+            self._process = process.Tied(command, env=environment, pass_fds=(text,))
         os.close(text)
 
     def poll(self) -> int | None:

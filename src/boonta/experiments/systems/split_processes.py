@@ -4,7 +4,6 @@ import importlib.metadata
 import os
 import shlex
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -134,7 +133,7 @@ def started(config: Config, meeting: Place, everyone: list[str], roles: list[str
         command += [*hosts, "--process", str(rank)] if several else []
         own = os.environ | surroundings(role, *accelerators(options, everyone, role, accelerators_here()))
         with signals.held():
-            found.append(subprocess.Popen(command, stdin=subprocess.PIPE, env=own, pass_fds=(*meeting.files, text)))
+            found.append(process.Tied(command, env=own, pass_fds=(*meeting.files, text)))
         os.close(text)
     return found
 
