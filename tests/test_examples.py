@@ -129,7 +129,7 @@ def test_tests_that_are_named_exist(page):
 
 
 def test_every_law_and_contract_is_held_by_make_test(request):
-    """Cases may be left out of it, but no test of docs/laws.md, and no contract; to be seen where all are collected."""
+    """Cases may be left out of it, but no law, contract or way of an architecture; to be seen where all are collected."""
     items = [one for one in request.session.items if not one.get_closest_marker("full")]
     if {one.path for one in items} != {*ROOT.glob("tests/test_*.py")}:
         return
@@ -137,3 +137,5 @@ def test_every_law_and_contract_is_held_by_make_test(request):
     assert laws and not laws - {one.originalname for one in items}
     for contract in (AgentContract, EnvironmentContract, ReplayContract, ExchangeContract):
         assert any(issubclass(one.cls or object, contract) for one in items), contract
+    ways = {one.callspec.params["architecture"] for one in items if one.path.name == "test_whole_runs.py"}
+    assert {"anakin", *ways} == {*registry.ARCHITECTURES}  # anakin's is in test_training
