@@ -129,7 +129,7 @@ def test_tests_that_are_named_exist(page):
 
 
 def test_every_law_and_contract_is_held_by_make_test(request):
-    """Cases may be left out of it, but no law, contract or way of an architecture; to be seen where all are collected."""
+    """Cases may be left out, but no law, contract or way of an architecture; to be seen where all are collected."""
     items = [one for one in request.session.items if not one.get_closest_marker("full")]
     if {one.path for one in items} != {*ROOT.glob("tests/test_*.py")}:
         return
