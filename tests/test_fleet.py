@@ -37,6 +37,8 @@ from tests.commands import begun
 from tests.counter import Counter
 from tests.marks import full, in_full, slow, some_of
 
+pytestmark = slow
+
 PATIENCE = 300.0
 
 
@@ -118,7 +120,6 @@ def test_who_is_dismissed_is_gone(crew):
         crew.get(crew.ask(one, "add", 1), PATIENCE)
 
 
-@slow
 def test_what_waits_behind_a_long_call_is_not_late(monkeypatch):
     monkeypatch.setattr(fleet_staff, "READY", 1.0)  # which a first answer has, too
     crew = Inline()
@@ -156,7 +157,6 @@ def test_who_waits_for_room_is_told_and_a_signal_ends_it(monkeypatch):
         crew.close()
 
 
-@slow
 def test_a_driver_that_is_killed_takes_its_member_along():
     """Whose whole run, which waits for Ray's own processes as well, is in `make test-all`."""
     driver = subprocess.Popen([sys.executable, "-m", "tests.counter"], stdout=subprocess.PIPE, text=True)
@@ -173,7 +173,6 @@ def test_a_driver_that_is_killed_takes_its_member_along():
         time.sleep(0.1)
 
 
-@slow
 def test_a_process_that_dies_is_gone(cluster):
     one = hired(cluster)
     with pytest.raises(Gone):
@@ -253,6 +252,14 @@ def iterated(members, count):
     return metrics, told
 
 
+def wait_until(what, members):
+    """Let the members answer until `what()` is true."""
+    deadline = time.monotonic() + 60.0
+    while not what():
+        assert time.monotonic() < deadline
+        members.staff.receive()
+
+
 @pytest.mark.parametrize("name", some_of(AGENTS, "vtrace", "dqn"))
 def test_every_agent_learns_on_it(name, begin):
     members = begin(name)
@@ -270,7 +277,6 @@ def test_every_agent_learns_on_it(name, begin):
 
 
 @pytest.mark.parametrize("name", ["dqn", *in_full("muzero", "r2d2")])
-@slow
 def test_samples_keep_to_their_ratio(name, begin):
     members = begin(name)
     iterated(members, 40)
@@ -292,7 +298,6 @@ def test_nothing_is_asked_of_a_replay_that_can_give_nothing(begin):
 
 
 @pytest.mark.parametrize(("pause", "publish"), [(0.2, 3), *in_full((0.0, 1), (0.0, 3), (0.2, 1))])
-@slow
 def test_on_policy_experience_is_never_far_behind(begin, monkeypatch, pause, publish):
     run = Rollout.run
 
@@ -310,12 +315,10 @@ def test_greedy_episodes_are_played_beside(begin):
     members = begin("vtrace")
     scores = members.examine(members.state().params, 7)
     iterated(members, 5)
-    while not scores.done():
-        members.staff.receive()
+    wait_until(lambda: scores.done(), members)
     assert scores.result() == ("scores", 7)
 
 
-@slow
 def test_it_goes_on_from_state_and_replay(begin):
     members = begin("dqn")
     iterated(members, 10)
@@ -348,7 +351,6 @@ def test_it_goes_on_from_state_and_replay(begin):
         *in_full(("_reanalysers", "muzero")),
     ],
 )
-@slow
 def test_who_is_gone_is_replaced(who, agent, begin):
     members = begin(agent, restarts=1)
     iterated(members, 5)
@@ -358,8 +360,7 @@ def test_who_is_gone_is_replaced(who, agent, begin):
     members.staff.crew.dismiss(post.member)
     lost = members.examine({}, 3)
     iterated(members, 60 if who == "_memory" else 20)
-    while not lost.done():
-        members.staff.receive()
+    wait_until(lambda: lost.done(), members)
     assert isinstance(lost.exception(), Gone) if who == "_tester" else lost.result() == ("scores", 3)
     deadline = time.monotonic() + PATIENCE
     while (
@@ -368,12 +369,10 @@ def test_who_is_gone_is_replaced(who, agent, begin):
         iterated(members, 1)
     assert members.staff.supervisor.incidents == 1
     assert f"{post.name} is replaced (1 of 1 within an hour)" in members.told()[0]
-    while not post.ready:
-        members.staff.receive()
+    wait_until(lambda: post.ready, members)
     scores = members.examine({}, 4)
     iterated(members, 5)
-    while not scores.done():
-        members.staff.receive()
+    wait_until(lambda: scores.done(), members)
     assert scores.result() == ("scores", 4)
 
 
@@ -424,7 +423,6 @@ def troubled(name, role):
 
 
 @pytest.mark.parametrize("fault", ["raises", *in_full("hangs")])
-@slow
 def test_environments_that_fail_are_made_anew_with_their_worker(fault, begin, monkeypatch):
     monkeypatch.setattr(Faulty, "count", itertools.count())
     monkeypatch.setattr(Faulty, "fault", fault)
@@ -518,7 +516,6 @@ def interrupted(process):
 
 
 @full
-@slow
 def test_members_that_are_killed_are_replaced_and_a_run_that_is_ended_goes_on(tmp_path):
     folder = tmp_path / "run"
     process = begun(words(folder, agent="dqn", steps=ENDLESS))
@@ -551,7 +548,6 @@ def test_members_that_are_killed_are_replaced_and_a_run_that_is_ended_goes_on(tm
 
 
 @full
-@slow
 def test_a_driver_that_is_killed_takes_its_members_along(tmp_path):
     folder = tmp_path / "run"
     process = begun(words(folder, "--set", "run.checkpoint_every=2000", agent="dqn", steps=ENDLESS))

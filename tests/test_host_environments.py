@@ -22,7 +22,9 @@ from boonta.core.types import FIRST, LAST, MID
 from boonta.envs import dm, gym, trials, workers
 from boonta.envs.errors import Failing
 from tests.faulty import fail
-from tests.marks import full
+from tests.marks import full, slow
+
+pytestmark = slow
 
 KINDS = ("serial", "threads", "processes")
 

@@ -26,6 +26,8 @@ from boonta.experiments.metrics import read_metrics
 from tests.marks import full, in_full, slow
 from tests.watching import watched
 
+pytestmark = slow
+
 LENGTH, ENVS = 4, 4
 
 
@@ -64,7 +66,6 @@ class Fragile:
 
 
 @pytest.mark.parametrize(("actors", "learners"), [(2, 2), *in_full((1, 1), (2, 1), (1, 2), (1, 4))])
-@slow
 def test_devices_act_and_learn_in_any_split(actors, learners):
     threads, state = threads_of(actors=actors, learners=learners)
     items = watched(threads)
@@ -210,7 +211,6 @@ def test_a_failing_update_ends_the_run():
     threads.stop()
 
 
-@slow
 def test_actors_that_wait_for_an_update_are_not_silent():
     threads, state = threads_of(lag=0, timeout=2.0)
     publish = threads._publish
@@ -249,7 +249,6 @@ def hang(life, steps):
         time.sleep(4)
 
 
-@slow
 def test_silence_ends_the_run():
     threads, state = threads_of(lambda index, life: Fragile(index, life, hang), timeout=1.0)
     threads.start(state)
@@ -319,7 +318,6 @@ def test_shared_cores_leave_one_way():
 
 
 @full
-@slow
 def test_a_split_is_measured_on_real_devices():
     environment = envs.make("boonta:catch")
     agent = vtrace.vtrace(environment.spec, vtrace.Settings(batch=8, unroll=4, hidden=(8,)))
@@ -373,7 +371,6 @@ def test_the_split_is_measured_told_and_recorded(tmp_path, capfd):
     assert record["devices"]["split"].startswith("1 device acts (1 thread of 4 environments each), the same learn;")
 
 
-@slow
 def test_synchronous_runs_repeat_bit_for_bit(tmp_path):
     logs = []
     for name in ("one", "other"):
@@ -428,7 +425,6 @@ def test_bad_input_is_refused_in_one_line(more, words, tmp_path, capfd):
     assert words in told[-1]
 
 
-@slow
 @full
 def test_one_count_of_devices_is_enough(tmp_path, capfd):
     assert train(tmp_path / "run", "--steps", "64", "--actors", "1") == 0  # 4 of the other 7 share a batch of 4

@@ -24,6 +24,8 @@ from boonta.envs.served import serve
 from boonta.experiments import config, systems
 from tests.marks import full, slow
 
+pytestmark = slow
+
 LENGTH = 5
 
 
@@ -278,7 +280,6 @@ def test_learner_devices_share_samples_where_there_is_replay():
 
 
 @full
-@slow
 def test_a_run_on_many_devices_is_evaluated_on_one(tmp_path, capfd):
     more = ["--set", "architecture.envs=4", "--set", "agent.batch=4", "--set", "agent.unroll=4", "--steps", "200"]
     words = ["train", "vtrace", "boonta:catch", "--on", "seed", "--inference", "[0,1]", "--learners", "2"]

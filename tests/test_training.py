@@ -123,9 +123,14 @@ def copy(whole, tmp_path):
 @pytest.mark.parametrize(
     ("agent", "number"),
     [
-        ("vtrace", signal.SIGINT),
         ("dqn", signal.SIGKILL),
-        *in_full(("vtrace", signal.SIGKILL), ("ppo", signal.SIGKILL), ("ppo", signal.SIGTERM), ("dqn", signal.SIGTERM)),
+        *in_full(
+            ("vtrace", signal.SIGINT),
+            ("vtrace", signal.SIGKILL),
+            ("ppo", signal.SIGKILL),
+            ("ppo", signal.SIGTERM),
+            ("dqn", signal.SIGTERM),
+        ),
     ],
 )
 def test_ended_half_way_and_resumed_is_never_ended(agent, number, whole, tmp_path, capfd):
@@ -549,6 +554,7 @@ def test_what_is_compiled_is_kept_for_the_next_time(tmp_path):
     assert any((tmp_path / ".cache" / "boonta" / "jax").iterdir())
 
 
+@full
 def test_a_run_that_learned_nothing_says_so(tmp_path, capfd):
     sizes = assigned(agent__minimum=5000, agent__capacity=5000, agent__hidden=16, run__eval_episodes=8)
     assert main(["train", "dqn", "boonta:catch", "--steps", "640", "--out", str(tmp_path / "run"), *sizes]) == 0

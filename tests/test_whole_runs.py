@@ -1,6 +1,7 @@
-"""The whole way of a run on each architecture of the host: it learns, saves, is killed, and goes on to its end."""
+"""The whole way of a run on each architecture of the host: it learns, saves, is ended, and goes on to its end."""
 
 import json
+import signal
 import time
 
 import pytest
@@ -21,15 +22,15 @@ SMALL = {
 # Anakin's is in test_training.
 @slow
 @pytest.mark.parametrize(
-    ("architecture", "agent", "env", "more"),
+    ("architecture", "agent", "env", "more", "number"),
     [
-        ("sebulba", "vtrace", "CartPole-v1", {}),
-        ("seed", "dqn", "CartPole-v1", {"architecture.envs": 4, "architecture.actors": 2}),
-        ("fleet", "dqn", "CartPole-v1", {"architecture.crew": "threads"}),
-        ("split", "ddpg", "Pendulum-v1", {}),
+        ("sebulba", "vtrace", "CartPole-v1", {}, signal.SIGTERM),
+        ("seed", "dqn", "CartPole-v1", {"architecture.envs": 4, "architecture.actors": 2}, signal.SIGKILL),
+        ("fleet", "dqn", "CartPole-v1", {"architecture.crew": "threads"}, signal.SIGKILL),
+        ("split", "ddpg", "Pendulum-v1", {}, signal.SIGKILL),
     ],
 )
-def test_a_run_that_is_killed_goes_on_to_its_end(architecture, agent, env, more, tmp_path, capfd):
+def test_a_run_that_is_ended_goes_on_to_its_end(architecture, agent, env, more, number, tmp_path, capfd):
     folder = tmp_path / "run"
     settings = {f"agent.{name}": value for name, value in SMALL[agent].items()} | more
     settings |= {"run.checkpoint_every": 200, "run.evaluate_every": ENDLESS, "run.eval_episodes": 2}
@@ -40,9 +41,11 @@ def test_a_run_that_is_killed_goes_on_to_its_end(architecture, agent, env, more,
         while not list(folder.glob("checkpoints/*/checksums.json")):
             assert process.poll() is None, process.communicate()
             time.sleep(0.05)
+        process.send_signal(number)
+        process.communicate(timeout=60)
     finally:
         process.kill()
-        process.communicate(timeout=60)
+    assert process.returncode == (128 + number if number == signal.SIGTERM else -number)
     saved = max(int(path.parent.name) for path in folder.glob("checkpoints/*/checksums.json"))
     assert saved > 0
     assert main(["train", "--resume", str(folder), "--steps", str(saved + 400), "--json"]) == 0
