@@ -260,7 +260,7 @@ def wait_until(what, members):
         members.staff.receive()
 
 
-@pytest.mark.parametrize("name", some_of(AGENTS, "vtrace", "dqn"))
+@pytest.mark.parametrize("name", some_of(AGENTS, "vtrace"))
 def test_every_agent_learns_on_it(name, begin):
     members = begin(name)
     metrics, told = iterated(members, 30)

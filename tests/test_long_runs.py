@@ -226,7 +226,7 @@ from boonta.agents import ppo as ours
 
 def hang(x):
     hang.calls += 1
-    if hang.calls > 200:
+    if hang.calls > 60:
         time.sleep(1000)
     return x
 hang.calls = 0
@@ -251,7 +251,7 @@ TINY = [
 
 @pytest.fixture
 def hanging(tmp_path):
-    """Begins a run whose 201st update hangs."""
+    """Begins a run whose 61st update hangs."""
     (tmp_path / "hangs.py").write_text(HANGS)
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path]), "JAX_PLATFORMS": "cpu"}
     with ExitStack() as started:
@@ -277,7 +277,7 @@ def saved(folder):
 )
 @slow
 def test_an_update_that_hangs_ends_the_run_with_its_stacks(architecture, hanging, tmp_path):
-    run = hanging(architecture, "--set", "run.update_timeout=3", "--devices", "1")
+    run = hanging(architecture, "--set", "run.update_timeout=2", "--devices", "1")
     _, err = run.communicate(timeout=200)
     assert run.returncode == 1, err
     assert "Thread 0x" in err and "hangs.py" in err

@@ -212,11 +212,11 @@ def test_a_failing_update_ends_the_run():
 
 
 def test_actors_that_wait_for_an_update_are_not_silent():
-    threads, state = threads_of(lag=0, timeout=2.0)
+    threads, state = threads_of(lag=0, timeout=1.0)
     publish = threads._publish
 
     def late(*args):
-        time.sleep(3.0)
+        time.sleep(1.5)
         publish(*args)
 
     threads.start(state)
@@ -346,7 +346,8 @@ def train(folder, *more, env="gym:CartPole-v1", agent="vtrace"):
     )
 
 
-@pytest.mark.parametrize("agent", ["vtrace", *in_full("ppo")])
+@full
+@pytest.mark.parametrize("agent", ["vtrace", "ppo"])
 def test_a_run_trains_evaluates_and_goes_on(agent, tmp_path, capsys):
     folder = tmp_path / "run"
     trace = tmp_path / "trace.json"

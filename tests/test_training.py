@@ -429,6 +429,7 @@ def test_a_fault_of_the_users_own_code_fails_the_run_with_its_traceback(tmp_path
     assert "Traceback" in err and err.splitlines()[-1] == "boonta: ValueError: the corridor has no end"
 
 
+@full
 def test_devices_are_chosen_that_divide_the_batch_as_well(tmp_path, capfd):
     words = ("--set", "architecture.envs=64", "--set", "agent.batch=1")
     assert main(["train", "vtrace", "boonta:catch", *SHORT, "--out", str(tmp_path / "run"), "--json", *words]) == 0
