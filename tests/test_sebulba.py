@@ -212,11 +212,11 @@ def test_a_failing_update_ends_the_run():
 
 
 def test_actors_that_wait_for_an_update_are_not_silent():
-    threads, state = threads_of(lag=0, timeout=1.0)
+    threads, state = threads_of(lag=0, timeout=2.0)
     publish = threads._publish
 
     def late(*args):
-        time.sleep(1.5)
+        time.sleep(3.0)
         publish(*args)
 
     threads.start(state)
