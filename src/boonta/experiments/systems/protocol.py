@@ -12,7 +12,7 @@ import numpy as np
 
 from boonta.core.agent import Agent
 from boonta.core.settings import Refused
-from boonta.core.spec import Continuous, Spec
+from boonta.core.spec import UNBOUNDED, Continuous, Spec
 from boonta.core.totals import Totals
 from boonta.core.types import Key, Params, PyTree
 from boonta.core.watch import Watch
@@ -207,7 +207,9 @@ def check_reading(folder: Path, config: Config, system: System) -> None:
     if config.agent not in AGENTS or records.read(folder).get("reading", 0) >= READING:
         return
     spec, seen = system.spec, system.spec.observation
-    one_bound = isinstance(spec.action, Continuous) and (np.isfinite(spec.action.low) != np.isfinite(spec.action.high))
+    one_bound = isinstance(spec.action, Continuous) and (
+        (np.abs(spec.action.low) < UNBOUNDED) != (np.abs(spec.action.high) < UNBOUNDED)
+    )
     shown = spec.model is None and isinstance(seen, dict) and "state" in seen
     masked = any("action_mask" in remark for remark in system.remarks)
     if not reading(config, spec).plain() or np.any(one_bound) or shown or masked:
