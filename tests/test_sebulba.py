@@ -252,7 +252,7 @@ def hang(life, steps):
 def test_silence_ends_the_run():
     threads, state = threads_of(lambda index, life: Fragile(index, life, hang), timeout=1.0)
     threads.start(state)
-    with pytest.raises(Failed, match="no experience came from actor 0 for 1 s"):
+    with pytest.raises(Failed, match=r"no experience came from actor 0 for 1 s \(architecture.timeout\)"):
         threads.iterate(state)
     threads.stop()
 

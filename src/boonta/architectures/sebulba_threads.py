@@ -246,7 +246,7 @@ class Threads:
                 continue
             self._taken += 1
             return item
-        raise Failed(f"no experience came from actor {which} for {self.plan.timeout:g} s")
+        raise Failed(f"no experience came from actor {which} for {self.plan.timeout:g} s (architecture.timeout)")
 
     def _may_begin(self, number: int) -> bool:
         """Wait until the trajectory of this number, in the order of taking, is not too far ahead; False at the end."""

@@ -11,6 +11,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
@@ -119,9 +120,23 @@ class Tied(subprocess.Popen[bytes]):
         super().wait(timeout)
         return self._let_go(self.returncode)
 
+    def ask_to_end(self) -> None:
+        """Close the pipe."""
+        assert self.stdin is not None
+        self.stdin.close()
+
+    def end(self, seconds: float) -> None:
+        """Wait for its end, and kill it after so many seconds."""
+        try:
+            self.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            with suppress(subprocess.TimeoutExpired):  # one that cannot be ended is left behind
+                self.wait(seconds)
+
     def _let_go(self, code: T) -> T:
-        if code is not None and self.stdin:
-            self.stdin.close()
+        if code is not None:
+            self.ask_to_end()
         return code
 
 

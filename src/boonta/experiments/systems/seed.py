@@ -3,12 +3,11 @@
 import json
 import math
 import os
-import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
@@ -28,6 +27,7 @@ from boonta.core.totals import Totals
 from boonta.core.trace import Trace
 from boonta.core.types import TimeStep
 from boonta.experiments import config as configuration
+from boonta.experiments import process
 from boonta.experiments.config import Config
 from boonta.experiments.devices import describe
 from boonta.experiments.own_folder import OwnFolder
@@ -94,7 +94,7 @@ class Seed(Hosted):
         self.server: Server | None = None
         self.supervisor = Supervisor(options.restarts)
         self.workers, self.why = self.host.choose(each, asked) if self.host.choose else (asked, "")
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._processes: list[process.Tied] = []
         self._due: dict[int, float] = {}  # when those that ended are to be started anew
         self._mending = threading.Lock()
         self._folder: OwnFolder | None = None  # of a socket of its own
@@ -207,21 +207,15 @@ class Seed(Hosted):
     def close(self) -> None:
         self._closing.set()
         with self._mending:
-            for process in self._processes:
-                assert process.stdin is not None
-                process.stdin.close()
+            for actor in self._processes:
+                actor.ask_to_end()
         self.learner.stop()
         if self.threads:
             self.threads.stop()
         if self.server:
             self.server.close()
-        for process in self._processes:
-            try:
-                process.wait(5.0)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                with suppress(subprocess.TimeoutExpired):  # one that cannot be ended is left behind
-                    process.wait(5.0)
+        for actor in self._processes:
+            actor.end(5.0)
         if self._folder:
             self._folder.close()
         self._end_evaluation()
@@ -292,7 +286,7 @@ class Seed(Hosted):
         options = self.options
         return Security(options.certificate, options.key, options.authority, os.environ.get("BOONTA_TOKEN", ""))
 
-    def _actor(self, i: int) -> "subprocess.Popen[bytes]":
+    def _actor(self, i: int) -> process.Tied:
         assert self.server is not None
         each, first = self.plan.envs // self.actors, jax.process_index() * self.plan.envs
         options = {
@@ -305,7 +299,7 @@ class Seed(Hosted):
             words += ["--set", f"env.{key}={value if isinstance(value, str) else json.dumps(value)}"]
         alone = os.environ | {"JAX_PLATFORMS": "cpu"}
         with signals.held():
-            return subprocess.Popen([sys.executable, "-m", "boonta", *words], stdin=subprocess.PIPE, env=alone)
+            return process.Tied([sys.executable, "-m", "boonta", *words], env=alone)
 
     def _mend(self) -> None:
         """Start anew actors of this run that ended."""
@@ -318,8 +312,8 @@ class Seed(Hosted):
             self._mending.release()
 
     def _mend_all(self) -> None:
-        for i, process in enumerate(self._processes):
-            if (code := process.poll()) is None:
+        for i, actor in enumerate(self._processes):
+            if (code := actor.poll()) is None:
                 continue
             if i not in self._due:
                 why = f"its process ended with exit code {code}"
