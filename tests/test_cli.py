@@ -150,6 +150,13 @@ BAD = {
     "where serve runs": (["serve", "ppo", "--on", "seed"], ["unrecognized arguments: --on"]),
     "actor of no environments": ([*ACTOR, "127.0.0.1:1", "--envs", "0"], ["--envs", "at least 1", "0"]),
     "actor of no server": ([*ACTOR, "nonsense"], ["'nonsense'", "unix:PATH or HOST:PORT"]),
+    "setting of an actor": ([*ACTOR, "127.0.0.1:1", "--set", "hide=[1]"], ["--set hide=[1]", "env.KEY=VALUE"]),
+    "from and resume": (["train", "--from", "{run}", "--resume", "{run}"], ["--from and --resume"]),
+    "checkpoint of nothing": (["train", "--checkpoint", "best"], ["--checkpoint and --member", "--from RUN"]),
+    "resume with no steps": (["train", "--resume", "{run}", "--steps", "0"], ["--steps", "at least 1", "0"]),
+    "from no run": ([*TRAIN, "--out", "{new}", "--from", "{files}"], ["--from {files}", "not a run folder"]),
+    "from a member": ([*TRAIN, "--out", "{new}", "--from", "{run}", "--member", "7"], ["--member", "0 to 1", "7"]),
+    "from a step": ([*TRAIN, "--out", "{new}", "--from", "{run}", "--checkpoint", "7"], ["--from {run}", "'7'", "640"]),
     "actor of half a certificate": (
         [*ACTOR, "127.0.0.1:1", "--certificate", "c.pem"], ["--certificate and --key go together"]
     ),

@@ -365,7 +365,7 @@ def test_a_run_trains_evaluates_and_goes_on(agent, tmp_path, capsys):
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["eval_episodes"] == 3
 
 
-@full
+@slow
 def test_the_split_is_measured_told_and_recorded(tmp_path, capfd):
     assert train(tmp_path / "run", "--steps", "400", "--devices", "auto", "--seed", "1") == 0
     record = json.loads((tmp_path / "run" / "run.json").read_text())

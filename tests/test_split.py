@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from fractions import Fraction
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
@@ -30,6 +31,7 @@ from boonta.architectures.split_wiring import BEGUN
 from boonta.architectures.turns import together
 from boonta.cli import main
 from boonta.core import devices
+from boonta.core.crew import Resources
 from boonta.core.exchange import Disconnected
 from boonta.core.faults import Supervisor
 from boonta.core.settings import Refused
@@ -42,6 +44,7 @@ from boonta.experiments.systems import split_cluster, split_processes
 from boonta.experiments.tables import Split as Options
 from boonta.testing import redis_servers
 from boonta.transport import ray
+from boonta.transport.inline import Inline
 from boonta.transport.shm import SharedMemory
 from tests.marks import full, needs_redis, slow
 
@@ -517,6 +520,49 @@ def test_processes_of_a_cluster_meet_at_the_address_by_which_the_cluster_knows_t
     host, port = keeper.place().split(":")
     assert host == "127.0.0.2" and int(port) > 0
     assert inspect.signature(split_cluster.Keeper).parameters["address"].default is ray.address_here
+
+
+def test_members_of_a_crew_start_processes_and_say_when_they_have_ended():
+    config = configuration.resolve("ddpg", "gym:Pendulum-v1", "split", "none")
+    code = "import sys, time; text = open(sys.argv[-1]).read(); time.sleep(60 * ('wait' in sys.argv)); sys.exit(len(text))"
+    crew = Inline()
+    ends, waits = (
+        crew.hire(name, partial(split_cluster.Keeper, ["-c", code], "abc", {"A": "b"}), Resources(1.0)) for name in "ab"
+    )
+    one, other = split_cluster.Kept(crew, ends), split_cluster.Kept(crew, waits)
+    for keeper, words in ((ends, []), (waits, ["wait"])):
+        crew.get(crew.ask(keeper, "start", words), 60.0)
+    deadline = time.monotonic() + 60
+    while one.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert one.poll() == 3 and other.poll() is None  # the configuration was read
+    other.kill()
+    while other.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert other.poll() == -signal.SIGKILL
+    one.wait(1.0)
+    other.wait(1.0)
+    gone = split_cluster.Kept(crew, ends)
+    gone.wait(1.0)
+    assert gone.poll() == split_cluster.ENDED
+    crew.close()
+    meeting = split_processes.Place(None, ["--transport", "unix:///s"])
+    asked = []
+
+    class Here(Inline):
+        def ask(self, member, method, *args, answers=1):
+            asked.append((member.name, method, *args))
+            return self.put("127.0.0.1:5" if method == "place" else None)
+
+    found = split_cluster.started(here := Here(), config, meeting, ["value/0", "value/1"], 2)
+    here.close()
+    assert len(found) == 2 and asked == [
+        ("value 0", "place"),
+        *(
+            (f"value {i}", "start", ["--coordinator", "127.0.0.1:5", "--processes", "2", "--process", str(i)])
+            for i in range(2)
+        ),
+    ]
 
 
 def test_a_process_that_does_not_end_when_it_is_killed_ends_the_run_with_the_cause():

@@ -15,8 +15,12 @@ ENDLESS = 10_000_000  # steps, of a run that is killed
 SMALL = {
     "vtrace": {"hidden": 8, "batch": 4, "unroll": 4},
     "dqn": {"hidden": 8, "batch": 8, "minimum": 20, "capacity": 2000, "replay_ratio": 1},
+    "r2d2": {
+        "batch": 4, "length": 8, "burn_in": 4, "period": 4, "minimum": 10, "core_size": 8, "capacity": 100, "head": 8,
+        "replay_ratio": 1,
+    },
     "ddpg": {"hidden": 8, "value_batch": 8, "policy_batch": 8, "minimum": 20, "capacity": 2000},
-}
+}  # fmt: skip
 
 
 # Anakin's is in test_training.
@@ -25,7 +29,7 @@ SMALL = {
     ("architecture", "agent", "env", "more", "number"),
     [
         ("sebulba", "vtrace", "CartPole-v1", {}, signal.SIGTERM),
-        ("seed", "dqn", "CartPole-v1", {"architecture.envs": 4, "architecture.actors": 2}, signal.SIGKILL),
+        ("seed", "r2d2", "CartPole-v1", {"architecture.envs": 4, "architecture.actors": 2}, signal.SIGKILL),
         ("fleet", "dqn", "CartPole-v1", {"architecture.crew": "threads"}, signal.SIGKILL),
         ("split", "ddpg", "Pendulum-v1", {}, signal.SIGKILL),
     ],
