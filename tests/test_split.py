@@ -524,7 +524,9 @@ def test_processes_of_a_cluster_meet_at_the_address_by_which_the_cluster_knows_t
 
 def test_members_of_a_crew_start_processes_and_say_when_they_have_ended():
     config = configuration.resolve("ddpg", "gym:Pendulum-v1", "split", "none")
-    code = "import sys, time; text = open(sys.argv[-1]).read(); time.sleep(60 * ('wait' in sys.argv)); sys.exit(len(text))"
+    code = (
+        "import sys, time; text = open(sys.argv[-1]).read(); time.sleep(60 * ('wait' in sys.argv)); sys.exit(len(text))"
+    )
     crew = Inline()
     ends, waits = (
         crew.hire(name, partial(split_cluster.Keeper, ["-c", code], "abc", {"A": "b"}), Resources(1.0)) for name in "ab"
