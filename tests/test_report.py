@@ -32,6 +32,7 @@ class Page(HTMLParser):
         self.words: list[str] = []
         self.ids: list[str | None] = []
         self.loads: list[str | None] = []
+        self.handlers: list[str] = []
         self.feed(path.read_text("utf-8"))
         assert not self.open
         self.text = " ".join(" ".join(self.words).split())
@@ -40,6 +41,7 @@ class Page(HTMLParser):
         values = dict(attrs)
         self.ids += [values["id"]] if "id" in values else []
         self.loads += [v for k, v in attrs if k in ("src", "href", "xlink:href") and not (v or "").startswith("#")]
+        self.handlers += [key for key in values if key.startswith("on")]
         assert tag not in ("script", "link", "iframe")
         if tag not in VOID:
             self.open.append(tag)
@@ -255,3 +257,41 @@ def test_evaluations_borrow_the_clock_of_training(tmp_path):
     run = make(tmp_path / "run", [*rows, {"env_steps": 150, "eval/return_mean": 1.0}])
     (track,) = curves.tracks(curves.load([run]))
     assert curves.line(track, track.members[0], "eval/return_mean", "seconds")[0].tolist() == [15.0]
+
+
+EVIL = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'&$\\frac{"
+
+
+def test_what_somebody_else_wrote_is_text(tmp_path):
+    rows = [
+        {"env_steps": i, "seconds": i, "member": EVIL, "member_name": f"{EVIL}={i % 2}", "episode/return_mean": i,
+         f"loss/{EVIL}": i, f"time/{EVIL}/{EVIL}": 1.0, "steps_per_second": 10**400, "episode/length_mean": [EVIL]}
+        for i in range(20)
+    ]  # fmt: skip
+    everywhere = {key: {EVIL: EVIL, "kind": EVIL, "count": EVIL} for key in ("versions", "devices", "machine")}
+    texts = dict.fromkeys(("command", "commit", "status", "cause", "seed", "started", "finished"), EVIL)
+    folders = [make(tmp_path / name, rows, **everywhere, **texts) for name in ("a<b>", EVIL.replace("/", "|"))]
+    table = "[agent]\nname = {0}\n{0} = {0}\n[env]\nname = {0}\n[architecture]\nname = {0}\n[{0}]\n{0} = [{0}]\n[run]\n"
+    for folder in folders:
+        files.write_text(folder / "config.toml", table.format(json.dumps(EVIL)))
+    for given in ([folders[0]], folders):
+        page = check(write_report(given, tmp_path / "report.html"))  # which has no script in it, and loads nothing
+        assert page.text.count("<script>alert(1)</script>") > 10
+        assert not page.handlers
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("config.toml", "run = 3\n", "'run' must be a table"),
+        ("run.json", '{"devices": [1]}', "'devices' must be an object, got list"),
+        ("run.json", '{"result": "good"}', "'result' must be an object, got str"),
+        ("run.json", '{"result": {"eval_return_mean": "good"}}', "'eval_return_mean' must be a number, got 'good'"),
+        ("metrics.jsonl", "3\n{}\n", "line 1, must be a JSON object"),
+    ],
+)
+def test_a_file_that_is_none_of_ours_is_refused_in_one_line(name, text, words, tmp_path):
+    make(tmp_path / "run", curve())
+    files.write_text(tmp_path / "run" / name, text)
+    with pytest.raises(ValueError, match=words):
+        write_report([tmp_path / "run"])

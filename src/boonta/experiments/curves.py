@@ -17,6 +17,8 @@ MAX_POINTS = 2000
 EPISODE, EVAL, SPEED = "episode/return_mean", "eval/return_mean", "steps_per_second"
 """The metrics that have charts of their own."""
 
+_PLAIN = (int, float, str, type(None))  # what a row of metrics holds
+
 # --- runs ------------------------------------------------------------------------------------------------------------
 
 
@@ -54,12 +56,21 @@ def _read(folder: Path, name: str) -> Run:
     info = read_json(folder / "run.json")
     if not isinstance(info, dict):
         raise ValueError(f"{folder / 'run.json'} must hold a JSON object, got {type(info).__name__}")
+    for key in ("devices", "machine", "result", "versions"):
+        if not isinstance(info.get(key) or {}, dict):
+            raise ValueError(f"{folder / 'run.json'}: {key!r} must be an object, got {type(info[key]).__name__}")
+    for key, value in (info.get("result") or {}).items():
+        if key.startswith("eval_return") and not isinstance(value, int | float | None):
+            raise ValueError(f"{folder / 'run.json'}: {key!r} must be a number, got {value!r}")
     config = folder / "config.toml"
     try:
         settings = tomllib.loads(config.read_text("utf-8")) if config.is_file() else {}
     except ValueError as error:
         raise ValueError(f"{config} is not TOML: {error}") from error
-    return Run(name, settings, info, read_metrics(folder))
+    if odd := next((key for key, value in settings.items() if not isinstance(value, dict)), ""):
+        raise ValueError(f"{config}: {odd!r} must be a table")
+    rows = [{key: value for key, value in row.items() if isinstance(value, _PLAIN)} for row in read_metrics(folder)]
+    return Run(name, settings, info, rows)
 
 
 def tracks(runs: list[Run]) -> list[Track]:
@@ -83,7 +94,12 @@ def tracks(runs: list[Run]) -> list[Track]:
 
 def finite(value: Any) -> bool:
     """Whether it is a number, and neither NaN nor infinite."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an integer that is no float
+        return False
 
 
 def named(run: Run, kind: str) -> str:
