@@ -23,9 +23,9 @@ from boonta.core.host import Workers
 from boonta.core.spec import Continuous, Discrete, Shape, Spec
 from boonta.core.types import FIRST, LAST, MID
 from boonta.transport import actor as acting
-from boonta.transport import messages
+from boonta.transport import messages, security
 from boonta.transport.client import Link, Lost, Welcome
-from boonta.transport.security import Security, check_address, check_free
+from boonta.transport.security import Security, check_address, check_free, check_host
 from boonta.transport.server import Refused, Server
 from boonta.transport.wire import Malformed, Schema
 
@@ -373,31 +373,110 @@ def test_a_client_that_says_nothing_is_dropped(serving):
     quiet.close()
 
 
-def test_who_does_not_greet_is_dropped(serving, monkeypatch):
-    monkeypatch.setattr("boonta.transport.server.GREETING", 0.3)
-    address, _ = serving(silence=1000.0)
+def called(channel, *said, metadata=()):
+    """Call a server with these messages, and wait; the code and the details with which the call ends."""
     over = threading.Event()
 
-    def silent():
-        over.wait(20)
+    def saying():
+        yield from said
+        over.wait(60)
+
+    call = channel.stream_stream(messages.METHOD)(saying(), metadata=metadata)
+    try:
+        next(call)
+    except grpc.RpcError as error:
+        return error.code().name, error.details()
+    finally:
+        over.set()
+    return "OK", ""
+
+
+def test_a_client_of_the_first_protocol_is_refused_in_one_line(serving):
+    address, room = serving()
+    hello = messages.Hello(protocol=1, fingerprint=room.schema.fingerprint, environments=1, first=-1, name="old")
+    with grpc.insecure_channel(address) as channel:
+        code, why = called(channel, messages.FromClient(hello=hello).SerializeToString())
+        assert (code, why) == (
+            "FAILED_PRECONDITION", "no metadata boonta-hello-bin, as of protocol 1; this server speaks 2"
+        )  # fmt: skip
+        code, why = called(channel, metadata=((messages.HELLO, b"\xff\xff"),))
+        assert code == "INVALID_ARGUMENT" and "is no Hello" in why
+        code, why = called(channel, metadata=((messages.HELLO, messages.Hello(protocol=3).SerializeToString()),))
+        assert (code, why) == ("FAILED_PRECONDITION", "protocol 3; this server speaks 2")
+        code, _ = called(channel, metadata=((messages.HELLO, bytes(1 << 16)),))
+        assert code == "RESOURCE_EXHAUSTED"  # larger than any hello
+    assert room.names == []
+
+
+def test_strangers_keep_nobody_out(serving, monkeypatch):
+    """More of them than there are clients, each as long as it may stay, and connections that say nothing at all."""
+    monkeypatch.setattr("boonta.transport.server.HANDSHAKE", 1000)
+    address, room = serving(Security(token="right"))
+    host, _, port = address.rpartition(":")
+    raw = [socket.create_connection((host, int(port))) for _ in range(100)]
+    over = threading.Event()
+
+    def saying():
+        over.wait(60)
         yield from ()
 
-    channel = grpc.insecure_channel(address)
-    call = channel.stream_stream(messages.METHOD)(silent())
-    with pytest.raises(grpc.RpcError) as caught:
-        next(call)
-    assert caught.value.code().name == "CANCELLED"
-    over.set()
-    channel.close()
+    with grpc.insecure_channel(address) as channel:
+        calls = [channel.stream_stream(messages.METHOD)(saying()) for _ in range(64)]
+        mine = [link(address, security=Security(token="right")) for _ in range(8)]
+        for one in mine:
+            one.step(timestep(PIXELS, 2))
+        with pytest.raises(Lost, match=r"RESOURCE_EXHAUSTED: 8 clients are connected \(architecture.clients\)"):
+            link(address, security=Security(token="right"))
+        for call in calls:
+            with pytest.raises(grpc.RpcError, match="FAILED_PRECONDITION"):
+                next(call)
+        over.set()
+        for one in raw:
+            one.settimeout(20.0)
+            while one.recv(1 << 12):  # what the server says first; then it hangs up
+                pass
+            one.close()
+        for one in mine:
+            one.step(timestep(PIXELS, 2, MID))
+            one.close()
+    eventually(lambda: len(room.left) == 8)
 
 
-def test_environments_may_take_longer_to_make_than_to_greet(serving, monkeypatch):
-    monkeypatch.setattr("boonta.transport.server.GREETING", 0.3)
-    address, _ = serving(silence=1000.0)
-    mine = link(address)
-    time.sleep(2.5)
-    mine.step(timestep(PIXELS, 2))
-    mine.close()
+@pytest.mark.parametrize("address", ["http://127.0.0.1:80", "grpc://server:1", "redis://server:1"])
+def test_an_address_is_no_url(address):
+    with pytest.raises(ValueError, match="must be unix:PATH or HOST:PORT, without (http|grpc|redis)://"):
+        check_address(address)
+
+
+def test_a_host_that_is_none_is_refused_at_once_and_a_name_server_has_time(monkeypatch, capfd):
+    clock, found = [0.0], []
+
+    def looked_up(host, port, type):
+        found.append(host)
+        if host == "soon" and len(found) > 3:
+            return []
+        number = socket.EAI_AGAIN if host in ("soon", "never") else socket.EAI_NONAME
+        raise socket.gaierror(number, "Temporary failure" if number == socket.EAI_AGAIN else "Name not known")
+
+    def sleep(seconds):
+        clock[0] += seconds
+
+    monkeypatch.setattr(security, "time", SimpleNamespace(monotonic=lambda: clock[0], sleep=sleep))
+    monkeypatch.setattr(socket, "getaddrinfo", looked_up)
+    with pytest.raises(
+        ValueError, match=r"no.where:1: there is no host no.where \(Name not known\); --patience SECONDS"
+    ):
+        check_host("no.where:1", 300.0, False)
+    assert clock[0] == 0.0 and not capfd.readouterr().err
+    found.clear()
+    check_host("soon:1", 300.0, False)
+    assert capfd.readouterr().err == "boonta: soon:1: Temporary failure; looked up again, for up to 300 s\n"
+    for name, asked in (("never", False), ("no.where", True)):
+        begun = clock[0]
+        with pytest.raises(ValueError, match=f"there is no host {name}"):
+            check_host(f"{name}:1", 60.0, asked)
+        assert clock[0] == begun + 60.0
+    check_host("unix:/s", 0.0, False)
 
 
 def test_no_token_goes_in_clear_to_other_machines():

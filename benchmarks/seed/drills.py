@@ -4,9 +4,12 @@ Each drill has a server and actors of its own, PPO on CartPole (DQN where replay
 an evaluation must reach the bar; then the run is asked to end, and must have been saved.
 """
 
+import json
 import os
 import signal
+import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -15,13 +18,16 @@ from typing import Any
 
 import psutil
 
-from benchmarks.common import Row, notes, parser
+from benchmarks.common import ROOT, Row, notes, parser
 from benchmarks.drilled import Facts, held, namespaces, recovered
 from benchmarks.sebulba.soak import thirds
 from benchmarks.seed.fuzz import Fuzzer
 from benchmarks.seed.stage import ACTORS, ENVS, Stage
 from benchmarks.seed.stalling import Stalling
 from boonta import envs
+from boonta.transport.client import Link
+from boonta.transport.security import Security
+from boonta.transport.wire import Schema
 
 PPO = {"agent.batch": 32, "agent.unroll": 32, "agent.minibatches": 4, "agent.epochs": 4, "agent.learning_rate": 1e-3}
 DQN = {
@@ -120,6 +126,50 @@ def fuzz(stage: Stage) -> dict[str, Any]:
     if stage.last("env_steps") <= begin or any(one.poll() is not None for one in stage.actors):
         raise RuntimeError(f"learning stopped, or an actor did:\n{stage.said()[-3000:]}")
     return {"attempts": made, "answers": dict(sorted(fuzzer.answers.items()))}
+
+
+def strangers(stage: Stage) -> dict[str, Any]:
+    """512 streams without a token and 1,000 silent connections for a minute: ten clients get in, none is slowed."""
+    stage.address, token = f"127.0.0.1:{_free_port()}", "secret"
+    os.environ["BOONTA_TOKEN"] = token
+    try:
+        stage.begin()
+    finally:
+        del os.environ["BOONTA_TOKEN"]
+    before = _speed(stage, 30.0)
+    words = [sys.executable, "-m", "benchmarks.seed.strangers", stage.address, "60", "512", "1000"]
+    process, begun = subprocess.Popen(words, stdout=subprocess.PIPE, cwd=ROOT), time.monotonic()
+    try:
+        time.sleep(5.0)
+        during = _speed(stage, 40.0)
+        schema, waits = Schema(envs.make("gym:CartPole-v1").spec), []
+        links = []
+        for i in range(10):
+            asked = time.monotonic()
+            links.append(Link(stage.address, schema, 1, -1, f"honest {i}", Security(token=token), 60.0))
+            waits.append(time.monotonic() - asked)
+        for one in links:
+            one.close()
+        late = time.monotonic() - begun > 60.0
+        told = json.loads(process.communicate(timeout=120.0)[0])
+    finally:
+        process.kill()
+    if late or max(waits) > 5.0 or during < 0.8 * before:
+        raise RuntimeError(f"strangers are in the way: {late=}, {waits=}, {before=:.0f}, {during=:.0f} steps/s")
+    return {"waited_most": max(waits), "speed_kept": during / before, "before": before, "during": during} | told
+
+
+def _speed(stage: Stage, seconds: float) -> float:
+    """Steps a second that the run logs in so many seconds."""
+    steps, begun = stage.last("env_steps"), stage.last("seconds")
+    stage.until("the run to go on", lambda: stage.last("seconds") > begun + seconds)
+    return (stage.last("env_steps") - steps) / (stage.last("seconds") - begun)
+
+
+def _free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
 
 
 def nan(stage: Stage) -> dict[str, Any]:
@@ -254,6 +304,7 @@ DRILLS: dict[str, tuple[Callable[[Stage], dict[str, Any]], str, dict[str, Any]]]
     "a half-open connection": (half_open, "ppo", PPO),
     "a duplicate": (duplicate, "ppo", PPO),
     "malformed messages": (fuzz, "ppo", PPO),
+    "strangers": (strangers, "ppo", PPO | {"architecture.envs": (ACTORS + 2) * ENVS}),
     "NaN from an environment": (nan, "ppo", PPO),
     "a slow actor": (slow_actor, "ppo", PPO),
     "a slow learner": (

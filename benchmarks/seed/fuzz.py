@@ -37,6 +37,7 @@ class Fuzzer:
         self._kinds: list[Callable[[], Any]] = [
             self._noise, self._random_message, self._silent, self._hello, self._steps_first, self._step,
             self._truncated, self._flipped, self._oversized, self._not_finite, self._out_of_order, self._half_a_hello,
+            self._random_hello, self._first_protocol,
         ]  # fmt: skip
 
     def attempts(self, count: int) -> Counter[str]:
@@ -66,56 +67,66 @@ class Fuzzer:
     def _random_message(self) -> str:
         return self._said(self._bytes(300))
 
+    def _random_hello(self) -> str:
+        return self._said(hello=self._bytes(300))
+
     def _silent(self) -> str:
-        return self._said()
+        """A call without a hello."""
+        return self._said(hello=None)
+
+    def _first_protocol(self) -> str:
+        """A hello in the first message."""
+        hello = messages.Hello.FromString(self._greeting(protocol=1))
+        return self._said(messages.FromClient(hello=hello).SerializeToString(), hello=None)
 
     def _half_a_hello(self) -> str:
         hello = self._greeting()
-        return self._said(hello[: self.random.integers(1, len(hello))])
+        return self._said(hello=hello[: self.random.integers(1, len(hello))])
 
     def _hello(self) -> str:
         """A greeting of another protocol, schema or token, or for environments that cannot be."""
         wrong = (
-            {"protocol": int(self.random.integers(2, 1 << 30))},
+            {"protocol": int(self.random.integers(3, 1 << 30))},
             {"fingerprint": self.random.bytes(32)},
             {"token": self.token + "x"},
             {"environments": 0},
             {"environments": 1 << 30},
             {"first": 1 << 30},
         )
-        return self._said(self._greeting(**wrong[self.random.integers(len(wrong))]))
+        return self._said(hello=self._greeting(**wrong[self.random.integers(len(wrong))]))
 
     def _steps_first(self) -> str:
-        return self._said(self._steps(self._timestep(FIRST)))
+        return self._said(self._steps(self._timestep(FIRST)), hello=None)
 
     def _step(self) -> str:
-        return self._said(self._greeting(), self._steps(self._bytes(3 * self.schema.step_bytes)))
+        return self._said(self._steps(self._bytes(3 * self.schema.step_bytes)))
 
     def _truncated(self) -> str:
         whole = self._timestep(FIRST)
-        return self._said(self._greeting(), self._steps(whole[: self.random.integers(len(whole))]))
+        return self._said(self._steps(whole[: self.random.integers(len(whole))]))
 
     def _flipped(self) -> str:
         """A step of which one byte is another; some of these are right by chance, and then it leaves."""
         data = bytearray(self._timestep(FIRST))
         data[-1 - self.random.integers(8)] ^= int(self.random.integers(1, 256))
-        return self._said(self._greeting(), self._steps(bytes(data)), self._steps(b""))
+        return self._said(self._steps(bytes(data)), self._steps(b""))
 
     def _oversized(self) -> str:
-        return self._said(self._greeting(), self._steps(bytes(1 << 22)))
+        return self._said(self._steps(bytes(1 << 22)))
 
     def _not_finite(self) -> str:
         bad = [np.nan, np.inf, -np.inf][self.random.integers(3)]
         reward = self._timestep(MID, lambda step: step.reward.fill(bad))
-        return self._said(self._greeting(), self._steps(self._timestep(FIRST)), self._steps(reward))
+        return self._said(self._steps(self._timestep(FIRST)), self._steps(reward))
 
     def _out_of_order(self) -> str:
         kinds = [(MID,), (LAST,), (FIRST, FIRST), (FIRST, LAST, MID)][self.random.integers(4)]
-        return self._said(self._greeting(), *(self._steps(self._timestep(kind)) for kind in kinds))
+        return self._said(*(self._steps(self._timestep(kind)) for kind in kinds))
 
-    def _said(self, *said: bytes) -> str:
-        """Say this, one after the other as answers come; the status that it ends with."""
-        call = self._connect(iter(said), timeout=PATIENCE)
+    def _said(self, *said: bytes, hello: bytes | None = b"") -> str:
+        """Say this, one after the other as answers come, after a right hello or this; the status it ends with."""
+        metadata = () if hello is None else ((messages.HELLO, hello or self._greeting()),)
+        call = self._connect(iter(said), timeout=PATIENCE, metadata=metadata)
         try:
             for _ in call:
                 pass
@@ -131,7 +142,7 @@ class Fuzzer:
             "protocol": messages.PROTOCOL, "fingerprint": self.schema.fingerprint, "environments": 1, "first": -1,
             "token": self.token, "name": "fuzzer",
         }  # fmt: skip
-        return messages.FromClient(hello=messages.Hello(**whole | changes)).SerializeToString()
+        return messages.Hello(**whole | changes).SerializeToString()
 
     def _steps(self, data: bytes) -> bytes:
         return messages.FromClient(steps=messages.Steps(data=data)).SerializeToString()

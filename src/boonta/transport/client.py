@@ -27,6 +27,7 @@ OPTIONS = [
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.http2.ping_timeout_ms", 10_000),  # by itself a minute, whatever keepalive says
     ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.use_local_subchannel_pool", 1),  # a connection of its own, which has few streams
 ]
 FINAL = ("FAILED_PRECONDITION", "UNAUTHENTICATED", "INVALID_ARGUMENT")  # trying again is of no use
 UNTRUSTED = ("CERTIFICATE_VERIFY_FAILED", "Hostname Verification", "Peer name")  # nor where gRPC says this
@@ -74,17 +75,15 @@ class Link:
         self._outgoing: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._deadline = time.monotonic() + timeout
         self._closed = threading.Event()
-        self._call = self._channel.stream_stream(messages.METHOD)(iter(self._outgoing.get, None))
-        threading.Thread(target=self._watch, name="connection watcher", daemon=True).start()
         hello = messages.Hello(
             protocol=messages.PROTOCOL, fingerprint=schema.fingerprint, environments=count, first=first,
             token=security.token, name=name,
         )  # fmt: skip
+        connect = self._channel.stream_stream(messages.METHOD)
+        self._call = connect(iter(self._outgoing.get, None), metadata=((messages.HELLO, hello.SerializeToString()),))
+        threading.Thread(target=self._watch, name="connection watcher", daemon=True).start()
         try:
-            answer = self._exchange(
-                messages.FromClient(hello=hello).SerializeToString(),
-                lambda said: messages.read(said, messages.FromServer, "welcome"),
-            )
+            answer = self._answered(lambda said: messages.read(said, messages.FromServer, "welcome"))
         except BaseException:
             self.close()
             raise
@@ -109,6 +108,10 @@ class Link:
     def _exchange(self, message: bytes, read: Callable[[bytes], Any]) -> Any:
         self._deadline = time.monotonic() + self.timeout
         self._outgoing.put(message)
+        return self._answered(read)
+
+    def _answered(self, read: Callable[[bytes], Any]) -> Any:
+        """What the next message of the server is read as."""
         try:
             answer = next(self._call)
         except StopIteration:

@@ -5,6 +5,7 @@ to what protoc makes of the file. Steps and Actions, which come thousands of tim
 so where they came as anybody would write them: protobuf would copy the arrays three times on the way.
 """
 
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any
 
@@ -13,7 +14,8 @@ from google.protobuf.message import DecodeError
 
 from boonta.transport.wire import Malformed
 
-PROTOCOL = 1
+PROTOCOL = 2
+HELLO = "boonta-hello-bin"  # the metadata of a call in which the client's Hello is
 METHOD = "/boonta.v1.Environments/Connect"
 
 _FIELDS = {
@@ -97,6 +99,21 @@ def read(message: bytes, sender: Any, kind: str) -> Any:
     if whole.WhichOneof("kind") != kind:
         raise Malformed(f"expected {kind}, got {whole.WhichOneof('kind')}")
     return getattr(whole, kind)
+
+
+def hello(metadata: Iterable[tuple[str, str | bytes]]) -> Any:
+    """The Hello of a call's metadata; None where there is none, as of clients of protocol 1.
+
+    Raises:
+        Malformed: it is something else.
+    """
+    said = dict(metadata).get(HELLO)
+    if said is None:
+        return None
+    try:
+        return Hello.FromString(said)
+    except DecodeError as error:
+        raise Malformed(f"the metadata {HELLO} is no Hello: {error}") from error
 
 
 @lru_cache(256)

@@ -3,10 +3,14 @@
 import ipaddress
 import socket
 import ssl
+import sys
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
+
+AGAIN = 1.0  # seconds before a host is looked up again
 
 
 class Security(NamedTuple):
@@ -85,9 +89,43 @@ def check_address(address: str) -> None:
         if not path.name or not path.parent.is_dir():
             raise ValueError(f"{address}: unix:PATH must name a file in a folder that is there")
         return
+    if "://" in address:
+        raise ValueError(f"{address!r} must be unix:PATH or HOST:PORT, without {address.partition('://')[0]}://")
     host, _, port = address.rpartition(":")
     if not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
         raise ValueError(f"{address!r} must be unix:PATH or HOST:PORT, with a port from 0 to 65535")
+
+
+def check_host(address: str, patience: float, asked: bool) -> None:
+    """Look the host of an address up, before anything expensive is done for it.
+
+    Args:
+        address: that may be connected to.
+        patience: seconds for which the name server may fail, or the host may be none where that was asked for.
+        asked: whether it was.
+
+    Raises:
+        ValueError: there is no such host.
+    """
+    if address.startswith("unix:"):
+        return
+    host, _, port = address.rpartition(":")
+    until, told = time.monotonic() + patience, False
+    while True:
+        try:
+            socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
+            return
+        except socket.gaierror as error:
+            passing = error.errno == socket.EAI_AGAIN
+            if time.monotonic() >= until or not (passing or asked):
+                hint = "" if asked or passing else "; --patience SECONDS waits for one"
+                raise ValueError(f"{address}: there is no host {host} ({error.strerror}){hint}") from error
+            if not told:
+                told = True
+                print(
+                    f"boonta: {address}: {error.strerror}; looked up again, for up to {patience:g} s", file=sys.stderr
+                )
+        time.sleep(AGAIN)
 
 
 def check_free(address: str) -> None:

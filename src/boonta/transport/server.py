@@ -2,6 +2,7 @@
 
 import hmac
 import math
+import resource
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,7 +21,11 @@ try:
 except ImportError as error:
     raise ImportError(f"remote environments need gRPC ({error}): pip install 'boonta[seed]'") from error
 
-GREETING = 10.0  # seconds that a client has for its hello
+GREETERS = 8  # threads beyond those of the clients, in which callers are looked at
+HANDSHAKE = 5_000  # milliseconds that a connection has for its handshake
+IDLE = 10_000  # milliseconds for which a connection may be there without a stream
+STREAMS = 16  # of one connection
+FILES = 1 << 16  # of this process, connections of strangers among them
 SMALLEST = 1 << 16  # bytes that a message may have in any case
 
 
@@ -91,9 +96,14 @@ class Server:
             ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
             ("grpc.http2.max_pings_without_data", 0),
             ("grpc.so_reuseport", 0),
+            ("grpc.server_handshake_timeout_ms", HANDSHAKE),
+            ("grpc.max_connection_idle_ms", IDLE),
+            ("grpc.max_concurrent_streams", STREAMS),
         ]
-        self._pool = ThreadPoolExecutor(clients, thread_name_prefix="client")
-        self._server = grpc.server(self._pool, options=options, maximum_concurrent_rpcs=clients)
+        _allow_files()
+        self._clients = clients
+        self._pool = ThreadPoolExecutor(clients + GREETERS, thread_name_prefix="client")
+        self._server = grpc.server(self._pool, options=options)
         handler = grpc.stream_stream_rpc_method_handler(self._connect)
         service, method = messages.METHOD.strip("/").split("/")
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {method: handler}),))
@@ -121,13 +131,9 @@ class Server:
         self._pool.shutdown(wait=False)
 
     def _connect(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
-        # A greeting has less time than a step: who does not say it holds a place.
-        with self._hearing:
-            self._heard[context] = time.monotonic() - max(self.silence - GREETING, 0.0)
         session, why = None, "it left"
         try:
-            session, count = self._welcomed(requests)
-            self._heard[context] = time.monotonic()  # it may make its environments only now
+            session, count = self._welcomed(context)
             welcome = messages.Welcome(first=session.first, life=session.life, seed=self.seed)
             yield messages.FromServer(welcome=welcome).SerializeToString()
             before, actions = None, np.resize(self.schema.no_actions, (count, *self.schema.no_actions.shape[1:]))
@@ -146,15 +152,19 @@ class Server:
             why = f"it was refused: {error}"
             self._abort(context, error.code, str(error), session)
         finally:
-            with self._hearing:
-                silent = self._heard.pop(context) is None
-            if silent:
-                why = f"it said nothing for {self.silence:g} s"
             if session is not None:
-                session.leave(why)
+                with self._hearing:
+                    silent = self._heard.pop(context) is None
+                session.leave(f"it said nothing for {self.silence:g} s" if silent else why)
 
-    def _welcomed(self, requests: Iterator[bytes]) -> tuple[Session, int]:
-        hello = messages.read(next(requests, b""), messages.FromClient, "hello")
+    def _welcomed(self, context: grpc.ServicerContext) -> tuple[Session, int]:
+        """The session of whoever calls, who has said all with the call: nobody waits for a stranger."""
+        hello = messages.hello(context.invocation_metadata())
+        if hello is None:
+            raise Refused(
+                "FAILED_PRECONDITION",
+                f"no metadata {messages.HELLO}, as of protocol 1; this server speaks {messages.PROTOCOL}",
+            )
         if not hmac.compare_digest(hello.token.encode(), self._token.encode()):
             raise Refused("UNAUTHENTICATED", "another token")
         if hello.protocol != messages.PROTOCOL:
@@ -163,8 +173,17 @@ class Server:
             raise Refused("FAILED_PRECONDITION", f"another schema; this server's is:\n{self.schema.text}")
         if hello.environments < 1:
             raise Malformed(f"environments must be at least 1, got {hello.environments}")
+        with self._hearing:
+            if len(self._heard) >= self._clients:
+                raise Refused("RESOURCE_EXHAUSTED", f"{self._clients} clients are connected (architecture.clients)")
+            self._heard[context] = time.monotonic()
         name = ascii(hello.name[:100])[1:-1]  # it is printed
-        return self._join(hello.environments, max(hello.first, -1), name), hello.environments
+        try:
+            return self._join(hello.environments, max(hello.first, -1), name), hello.environments
+        except BaseException:
+            with self._hearing:
+                del self._heard[context]
+            raise
 
     def _abort(self, context: grpc.ServicerContext, code: str, message: str, session: Session | None) -> NoReturn:
         if session is None:
@@ -181,3 +200,11 @@ class Server:
                 self._heard |= dict.fromkeys(silent)
             for context in silent:
                 context.cancel()
+
+
+def _allow_files() -> None:
+    """Let this process have as many connections as it may: strangers, who are soon closed, have some of them."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = FILES if hard == resource.RLIM_INFINITY else min(hard, FILES)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
