@@ -7,6 +7,7 @@ import gc
 import os
 import resource
 import sys
+import tempfile
 import threading
 import tomllib
 from pathlib import Path
@@ -23,6 +24,10 @@ for _name, _value in _FLAGS.items():
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path.home() / ".cache" / "boonta" / "jax"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")  # else writing them down is an eighth of a warm suite
+
+# Keys that seal run folders are not those of whoever runs the tests.
+_HOME = tempfile.TemporaryDirectory(prefix="boonta-tests-")
+os.environ["XDG_CONFIG_HOME"] = _HOME.name
 
 # Tracing makes many objects that live, and by default Python looks through them all for garbage a fifth of the time.
 gc.set_threshold(100_000, 50, 100)

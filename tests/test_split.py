@@ -413,7 +413,7 @@ def test_processes_that_share_a_batch_need_an_accelerator_each(monkeypatch):
     ):
         split_processes.check(Options(value_processes=2), roles)
     split_processes.check(Options(), [one for one in roles if one != "value/1"])
-    away = Options(value_processes=2, transport="redis://host:1/0", coordinator="host:2", remote=("value/1",))
+    away = Options(value_processes=2, transport="rediss://host:1/0", coordinator="host:2", remote=("value/1",))
     split_processes.check(away, roles)
     monkeypatch.setattr(split_processes, "accelerators_here", list)
     split_processes.check(Options(value_processes=2), roles)

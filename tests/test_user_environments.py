@@ -352,6 +352,7 @@ def test_small_copies_learn_everywhere(name, agent, architecture, steps, tmp_pat
     for setting in more:
         words += ["--set", setting]
     words += ["--out", str(tmp_path / "run"), "--json"]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=600, check=False)
+    here = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}  # other packages bring modules called tests
+    done = subprocess.run(words, capture_output=True, text=True, timeout=600, check=False, env=here)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1])["eval_return_mean"] >= BARS[name]

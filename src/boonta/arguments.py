@@ -56,7 +56,7 @@ def parser(commands: Mapping[str, Callable[[argparse.Namespace], int]]) -> argpa
     )
     actor.add_argument("--tied", action="store_true", help="end with standard input, and with no signal but SIGKILL")
     actor.add_argument(
-        "--patience", metavar="SECONDS", type=float, default=300.0, help="without a server (default: 300)"
+        "--patience", metavar="SECONDS", type=float, help="without a server, or with a host that is none (default: 300)"
     )
     _add_security(actor, "the server's certificates must be signed by")
 
@@ -69,6 +69,11 @@ def parser(commands: Mapping[str, Callable[[argparse.Namespace], int]]) -> argpa
     worker.add_argument(
         "--config", metavar="FILE", type=Path, help="the run's config.toml (default: as Redis knows it)"
     )
+    for name in ("agent", "env"):
+        worker.add_argument(
+            f"--{name}", metavar="MODULE:FACTORY", help=f"the run's {name}, where it is of a module of your own"
+        )
+    worker.add_argument("--insecure", action="store_true", help="a Redis of another machine may be in clear text")
     worker.add_argument("--life", metavar="N", type=int, help="of its environments (default: one that was not yet)")
     worker.add_argument("--tied", action="store_true", help="end with standard input, and with no signal but SIGKILL")
     for name, kind in {"coordinator": str, "processes": int, "process": int}.items():
@@ -107,6 +112,10 @@ def parser(commands: Mapping[str, Callable[[argparse.Namespace], int]]) -> argpa
             "--checkpoint", metavar="WHICH", default="latest", help="latest (default), best, or a step count"
         )
         sub.add_argument("--member", metavar="I", type=int, default=0, help="of several seeds or settings (default: 0)")
+    for sub in (train, serve, evaluate, watch, match, play):
+        sub.add_argument(
+            "--trust", action="store_true", help="import the modules that a run folder names, from now on; they run"
+        )
     report = command("report", "Write one self-contained HTML page about runs.")
     report.add_argument("runs", nargs="+", type=Path)
     report.add_argument("--out", metavar="FILE.html", type=Path)
@@ -171,6 +180,7 @@ def _add_training(sub: argparse.ArgumentParser) -> None:
         metavar="WHAT",
         help="split: what carries experience and parameters: shm, redis://HOST:PORT/DATABASE",
     )
+    sub.add_argument("--insecure", action="store_true", help="split: a Redis of another machine may be in clear text")
     sub.add_argument("--learners", metavar="DEVICES", help="sebulba, seed: devices that learn, likewise")
     sub.add_argument("--trace", metavar="FILE", help="sebulba, seed: write a timeline of all threads")
     sub.add_argument("--on-nan", choices=("stop", "drop", "ignore"), help="what to do about what is not finite")

@@ -23,6 +23,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     process.mend_streams()
     args = parser(COMMANDS).parse_args(argv)
     try:
+        if getattr(args, "trust", False):
+            _trust(args)
         return args.command(args)
     except Failing as error:
         process.last_word(f"boonta: {error}")
@@ -45,6 +47,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
 
 
+def _trust(args: argparse.Namespace) -> None:
+    """Seal the run folders of a command, all of them at once."""
+    from boonta.experiments import config as configuration
+    from boonta.experiments import runs
+
+    named = [getattr(args, key, None) for key in ("run", "resume", "source")]
+    if Path(getattr(args, "opponent", "random")).is_dir():
+        named.append(Path(args.opponent))
+    if not any(named):
+        raise ValueError("--trust is for run folders, and this command names none")
+    for folder in filter(None, named):
+        if modules := configuration.trusted(runs.config_of(folder)):
+            print(f"boonta: {folder}: {', '.join(modules)} may be imported for it from now on", file=sys.stderr)
+
+
 def _actor(args: argparse.Namespace) -> int:
     import socket
 
@@ -56,7 +73,7 @@ def _actor(args: argparse.Namespace) -> int:
     from boonta.core.host import Host, Workers
     from boonta.envs.trials import stepped_by
     from boonta.transport.actor import Actor, Lost, act
-    from boonta.transport.security import Security, check_address
+    from boonta.transport.security import Security, check_address, check_host
 
     settings = {}
     for text in args.assignments:
@@ -64,12 +81,14 @@ def _actor(args: argparse.Namespace) -> int:
         if not separator or not key.startswith("env."):
             raise ValueError(f"--set {text}: must be env.KEY=VALUE")
         settings[key.removeprefix("env.")] = _value(value)
+    patient, args.patience = args.patience is not None, 300.0 if args.patience is None else args.patience
     for key, low in {"envs": 1, "worker_count": 0, "worker_timeout": 0.1, "patience": 0.0}.items():
         if not getattr(args, key) >= low:
             raise ValueError(f"--{key.replace('_', '-')} must be at least {low}, got {getattr(args, key)}")
     addresses = tuple(args.server.split(","))
     for address in addresses:
         check_address(address)
+        check_host(address, args.patience, patient)
     security = Security(args.certificate, args.key, args.authority, args.token)
     security.bytes()
     name = args.name or f"{socket.gethostname()}-{os.getpid()}"
@@ -111,8 +130,9 @@ def _split_worker(args: argparse.Namespace) -> int:
 
     hosts = process.Hosts(args.coordinator, args.processes, args.process)
     text = args.config.read_text("utf-8") if args.config else None
+    own = {"agent": args.agent, "env": args.env}
     try:
-        work(args.role, invited(args.transport, args.role, text, args.run, args.life, hosts))
+        work(args.role, invited(args.transport, args.role, text, args.run, args.life, hosts, own, args.insecure))
     except Disconnected as error:
         print(f"boonta: {args.role}: {error}", file=sys.stderr)
         return 1
@@ -142,6 +162,8 @@ def _train(args: argparse.Namespace) -> int:
     for key in ("actors", "inference", "learners", "trace", "cluster", "transport"):
         if getattr(args, key) is not None:
             assignments.append(f"architecture.{key}={getattr(args, key)}")
+    if args.insecure:
+        assignments.append("architecture.insecure=true")
     if args.synchronous:
         if architecture != "sebulba":
             raise ValueError(f"--synchronous is for sebulba, got --on {architecture}")
@@ -157,7 +179,7 @@ def _train(args: argparse.Namespace) -> int:
         if args.on_nan:
             config = config._replace(run=dataclasses.replace(config.run, on_nan=args.on_nan))
         found = {key: getattr(args, key) for key in ("cluster", "transport") if getattr(args, key) is not None}
-        place = args.place | found
+        place = args.place | found | ({"insecure": True} if args.insecure else {})
         moved = {key: value for key, value in place.items() if hasattr(config.architecture_settings, key)}
         config = config._replace(architecture_settings=dataclasses.replace(config.architecture_settings, **moved))
         asked = configuration.changed(config, args.agent, args.env, args.on, args.config, assignments, run)
@@ -347,12 +369,11 @@ def _bench(args: argparse.Namespace) -> int:
     import runpy
 
     name = f"benchmarks.{args.name}"
-    root = next(
-        (p for p in (Path.cwd(), *Path(__file__).resolve().parents) if (p / "benchmarks" / "__init__.py").is_file()),
-        None,
-    )
-    if root is None:
-        raise FileNotFoundError("benchmarks/ comes with the repository, not with the package: run this inside a clone")
+    root = Path(__file__).resolve().parents[2]  # the current folder may be anybody's
+    if not (root / "benchmarks" / "__init__.py").is_file():
+        raise FileNotFoundError(
+            "benchmarks/ comes with the repository, not with the package: install a clone, with pip install --editable"
+        )
     if not (root / Path(*name.split("."))).with_suffix(".py").is_file():
         from boonta.core.settings import nearest
 

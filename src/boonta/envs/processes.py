@@ -16,9 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from boonta.core import host, nests, signals
+from boonta.core import host, nests, own_modules, signals
 from boonta.core.faults import Unclosed
 from boonta.core.host import Workers
+from boonta.core.own_modules import no_modules_from_here
 from boonta.core.settings import Refused
 from boonta.core.spec import Spec
 from boonta.core.types import PyTree, TimeStep
@@ -45,7 +46,8 @@ class Processes:
         self.slices = slices(len(seeds), workers.count)
         shared = host.empty(spec, len(seeds))
         actions = np.zeros_like(shared.action)
-        self.memory: shared_memory.SharedMemory | None = _reserved(spec, len(seeds))
+        with no_modules_from_here():  # memory may start a process that looks after it
+            self.memory: shared_memory.SharedMemory | None = _reserved(spec, len(seeds))
         self._named = True
         self._idle = False  # whether no worker owes an answer
         laid_out: tuple[TimeStep, np.ndarray] = _laid_out((shared, actions), self.memory)
@@ -59,7 +61,7 @@ class Processes:
                 self.pipes.append(ours)
                 life = (theirs, self.memory.name, spec, len(seeds), one, partial(part, seeds[one]))
                 process = context.Process(target=_work, args=life, daemon=True)
-                with signals.held():
+                with signals.held(), no_modules_from_here():
                     process.start()
                 self.processes.append(process)
                 theirs.close()
@@ -156,6 +158,7 @@ def _work(
     for number in signals.ENDING:
         signal.signal(number, signal.SIG_IGN)
     signals.hear()
+    own_modules.started()
     memory = shared_memory.SharedMemory(name=name)
     try:
         shared = host.empty(spec, count)

@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
 
 from boonta.core.host import Host
+from boonta.core.own_modules import own_module
 from boonta.core.settings import Refused, convert
 from boonta.core.spec import Continuous
 from boonta.envs import trials
@@ -113,6 +114,14 @@ def _made(name: str, settings: dict[str, Any]) -> "Environment | Host":
     return _own(name, _own_factory(family, rest), settings)
 
 
+def own_module_of(name: str) -> str:
+    """The module that an environment is of where it is the user's own; nothing where a bridge makes it."""
+    family, _, rest = name.partition(":")
+    if family == "gym" and rest.startswith("GymV"):
+        return rest  # makes what its settings name, of any module
+    return family if rest and family not in FAMILIES else ""
+
+
 def compiles(name: str, settings: Mapping[str, Any], timeout: float) -> bool:
     """Whether `make` would give an Environment, found out without JAX in this process; False where it would fail.
 
@@ -130,7 +139,7 @@ def compiles(name: str, settings: Mapping[str, Any], timeout: float) -> bool:
     ):
         return False
     # In a process of its own: making it may open devices, which this one has still to choose.
-    words = [sys.executable, "-c", _LOOK, name, json.dumps(dict(settings))]
+    words = [sys.executable, "-P", "-c", _LOOK, name, json.dumps(dict(settings))]
     path = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     try:
         done = subprocess.run(words, capture_output=True, text=True, timeout=timeout, env=path, check=True)
@@ -218,10 +227,8 @@ def _parameters(factory: Callable[..., Any]) -> Mapping[str, Any]:
 
 
 def _own_factory(module_name: str, attribute: str) -> Callable[..., Any]:
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
     try:
-        module = importlib.import_module(module_name)
+        module = own_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise  # Something that the user's module imports is missing, not the module.

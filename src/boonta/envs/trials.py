@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any, NamedTuple, TypeVar
 
-from boonta.core import signals
+from boonta.core import own_modules, signals
 from boonta.core.host import Workers
+from boonta.core.own_modules import no_modules_from_here
 from boonta.envs.parts import CLOSING
 
 T = TypeVar("T")
@@ -108,7 +109,7 @@ def _in_a_process(trial: Callable[[], T], seconds: float) -> T:
     context = multiprocessing.get_context("spawn")  # a fork of a process with JAX's threads may hang
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=_try, args=(theirs, trial), daemon=True)
-    with signals.held():
+    with signals.held(), no_modules_from_here():
         process.start()
     theirs.close()
     deadline = time.monotonic() + seconds
@@ -131,6 +132,7 @@ def _in_a_process(trial: Callable[[], T], seconds: float) -> T:
 
 def _try(pipe: Any, trial: Callable[[], Any]) -> None:
     signals.hear()
+    own_modules.started()
     try:
         answer = trial(), None
     except Exception as error:  # whatever the environment raises

@@ -1,6 +1,8 @@
 """From the command line, a recipe and a file to one resolved, typed configuration."""
 
+import hashlib
 import itertools
+import json
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, replace
@@ -14,7 +16,7 @@ from boonta.core import settings
 from boonta.core.host import Workers
 from boonta.core.settings import convert, nearest
 from boonta.envs import registry as environments
-from boonta.experiments import registry
+from boonta.experiments import registry, trust
 from boonta.experiments.tables import ARCHITECTURES, Run
 
 DEFAULTS = {"agent": "ppo", "env": "gymnax:CartPole-v1"}
@@ -225,9 +227,32 @@ def load(path: Path) -> Config:
     """The configuration of a run folder's `config.toml`.
 
     Raises:
+        Untrusted: it names modules that this user has not agreed to import.
         ValueError: it is not what `write` writes.
     """
-    return loaded(_text(path, str(path)), str(path))
+    text = _text(path, str(path))
+    trust.check(path.parent, text, parsed(text, str(path)))
+    return loaded(text, str(path))
+
+
+def tables_of(path: Path) -> dict[str, dict[str, Any]]:
+    """The tables of a run folder's `config.toml`, of which nothing is imported.
+
+    Raises:
+        ValueError: it is not what `write` writes.
+    """
+    return parsed(_text(path, str(path)), str(path))
+
+
+def trusted(path: Path) -> list[str]:
+    """Seal a run folder's `config.toml`, for this user; the modules that may now be imported for it.
+
+    Raises:
+        ValueError: it is not what `write` writes.
+    """
+    text = _text(path, str(path))
+    trust.seal(path.parent, text, tables := parsed(text, str(path)))
+    return [*trust.modules(tables).values()]
 
 
 def loaded(text: str, called: str) -> Config:
@@ -236,11 +261,7 @@ def loaded(text: str, called: str) -> Config:
     Raises:
         ValueError: it is not what `write` writes.
     """
-    tables = _parse(text, called)
-    if missing := [
-        table for table in TABLES if table not in tables or (table in NAMED and "name" not in tables[table])
-    ]:
-        raise ValueError(f"{called} is damaged: {', '.join(missing)} is missing or has no name")
+    tables = parsed(text, called)
     names = {table: tables[table].pop("name") for table in NAMED}
     entry = registry.agent(names["agent"])
     return Config(
@@ -254,6 +275,11 @@ def loaded(text: str, called: str) -> Config:
             ARCHITECTURES[names["architecture"]], tables["architecture"], "architecture"
         ),
     )
+
+
+def fingerprint(tables: Mapping[str, Any]) -> str:
+    """Of a configuration's tables: the same for the same values."""
+    return hashlib.sha256(json.dumps(tables, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
 def differences(old: Config, new: Config) -> list[str]:
@@ -348,6 +374,26 @@ def _parse(text: str, called: str) -> dict[str, Any]:
             raise ValueError(f"{called}: unknown table [{table}]{nearest(table, TABLES)}; allowed: {', '.join(TABLES)}")
         if not isinstance(tables[table], dict):
             raise ValueError(f"{called}: {table!r} must be a table [{table}], got {tables[table]!r}")
+    return tables
+
+
+def parsed(text: str, called: str) -> dict[str, dict[str, Any]]:
+    """The tables of a text, of which nothing is imported.
+
+    Args:
+        text: of a configuration.
+        called: what it is called in messages.
+
+    Raises:
+        ValueError: it is not what `write` writes.
+    """
+    tables = _parse(text, called)
+    if missing := [
+        table
+        for table in TABLES
+        if table not in tables or (table in NAMED and not isinstance(tables[table].get("name"), str))
+    ]:
+        raise ValueError(f"{called} is damaged: {', '.join(missing)} is missing or has no name")
     return tables
 
 

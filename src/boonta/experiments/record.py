@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from boonta.experiments import config as configuration
-from boonta.experiments import files
+from boonta.experiments import files, trust
 
 NAME = "run.json"
 
@@ -41,6 +41,8 @@ def check(folder: Path, called: str = "") -> None:
     read(folder, called)
     try:
         configuration.load(folder / "config.toml")
+    except trust.Untrusted:
+        raise
     except (OSError, ValueError) as error:
         raise Damaged(f"{called}{folder}: its config.toml {_why(error)}") from error
 

@@ -1,14 +1,13 @@
 """Agents, architectures and recipes by name: the only place that sees both kinds."""
 
 import importlib
-import os
-import sys
 import tomllib
 from collections.abc import Callable
 from importlib import resources
 from typing import Any, NamedTuple
 
 from boonta.core.agent import Agent
+from boonta.core.own_modules import own_module
 from boonta.core.settings import nearest
 from boonta.envs.registry import FAMILIES
 
@@ -55,10 +54,8 @@ def agent(name: str) -> AgentEntry:
         raise ValueError(
             f"unknown agent {name!r}{nearest(name, AGENTS)}; allowed: {', '.join(AGENTS)} or module:factory"
         )
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
     try:
-        module = importlib.import_module(module_name)
+        module = own_module(module_name) if name == path else importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name != module_name:
             raise
@@ -69,6 +66,11 @@ def agent(name: str) -> AgentEntry:
             f"agent {name!r}: module {module_name} must define {attribute!r} and a dataclass 'Settings'{hint}"
         )
     return AgentEntry(getattr(module, attribute), module.Settings, getattr(module, "ENV", {}))
+
+
+def own_module_of(name: str) -> str:
+    """The module that an agent is of where it is the user's own; nothing where it comes with the package."""
+    return "" if name in AGENTS or ":" not in name else name.partition(":")[0]
 
 
 def architecture(name: str) -> str:

@@ -30,7 +30,7 @@ class Run(NamedTuple):
     facts: dict[str, Any]
 
 
-def load_config(folder: Path) -> Config:
+def config_of(folder: Path) -> Path:
     """The configuration of the run in `folder`.
 
     Raises:
@@ -38,7 +38,7 @@ def load_config(folder: Path) -> Config:
     """
     if not (folder / "config.toml").is_file():
         raise FileNotFoundError(f"{folder} is not a run folder: it has no config.toml")
-    return configuration.load(folder / "config.toml")
+    return folder / "config.toml"
 
 
 def open_run(folder: Path, which: int | str = "latest", member: int = 0) -> Run:
@@ -53,7 +53,7 @@ def open_run(folder: Path, which: int | str = "latest", member: int = 0) -> Run:
         FileNotFoundError: no run, or no such checkpoint.
         ValueError: no such member, or no readable checkpoint.
     """
-    config = load_config(folder)
+    config = configuration.load(config_of(folder))
     if which == "best" and not config.run.eval_episodes:
         raise ValueError("--checkpoint best: the run was never evaluated (run.eval_episodes=0); take latest or a step")
     system = systems.build(configuration.alone(config))
@@ -117,20 +117,18 @@ def watch(run: Run, out: Path, steps: int = 1000, seed: int = 0) -> dict[str, An
 
 
 def inspect(folder: Path) -> dict[str, Any]:
-    """What is in a run folder: its status, its checkpoints and what can be read of them.
+    """What is in a run folder: its status and its checkpoints. Nothing of what it names is imported.
 
     Raises:
         FileNotFoundError: it is no run folder.
     """
-    config = load_config(folder)
+    tables = configuration.tables_of(config_of(folder))
     record = records.read(folder)
-    checkpoints = Checkpoints(folder, config.run.keep)
+    checkpoints = Checkpoints(folder)
     steps = checkpoints.steps()
     checkpoints.close()
     return {
-        "agent": config.agent,
-        "env": config.env,
-        "architecture": config.architecture,
+        **{table: tables[table]["name"] for table in configuration.NAMED},
         "status": record["status"],
         "cause": record["cause"],
         "checkpoints": steps,

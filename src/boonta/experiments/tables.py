@@ -192,6 +192,7 @@ class Split:
         "what carries experience and parameters: shm, the memory of this machine, or a Redis server, "
         "redis://HOST:PORT/DATABASE, rediss://HOST:PORT/DATABASE or unix://PATH",
     )
+    insecure: bool = setting(False, "a Redis of another machine may be in clear text, redis:// in place of rediss://")
     remote: tuple[str, ...] = setting((), "roles that other machines have, such as environment/1, over Redis")
     cluster: str = setting(
         "", "address of a Ray cluster that starts the processes, auto for the one that this machine is part of"

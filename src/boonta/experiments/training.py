@@ -16,7 +16,7 @@ import jax
 
 from boonta.core.faults import Exhausted
 from boonta.core.settings import Refused
-from boonta.experiments import agreement, files, machine, own_folder, systems
+from boonta.experiments import agreement, files, machine, own_folder, systems, trust
 from boonta.experiments import config as configuration
 from boonta.experiments import record as records
 from boonta.experiments.agreement import Interrupted
@@ -102,7 +102,9 @@ def _train(
         return Result(known | record["result"] | {"out": str(folder), "status": "done"}, folder)
     record |= {"status": "running", "cause": None}
     if lead:
-        files.write_text(folder / "config.toml", configuration.write(config))
+        text = configuration.write(config)
+        trust.seal(folder, text, config.tables())
+        files.write_text(folder / "config.toml", text)
         files.write_json(folder / "run.json", record)
         if resume and config.run.steps != before:
             share = system.at(run.mark.done) / config.run.steps

@@ -5,13 +5,15 @@ import math
 import os
 import socket
 import sys
+import sysconfig
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from boonta.core import own_modules
 from boonta.core.crew import Gone, Lost, Raised, Resources
 from boonta.core.waiting import patiently
 from boonta.transport.reaper import Reaper
@@ -29,7 +31,8 @@ for name, value in VARIABLES.items():
     os.environ.setdefault(name, value)  # read where Ray is imported
 try:
     import ray
-    from ray import exceptions
+    from ray import cloudpickle, exceptions
+    from ray.job_config import JobConfig
 except ImportError as error:
     raise ImportError(f"the fleet, and split on a cluster, need Ray ({error}): pip install 'boonta[ray]'") from error
 
@@ -41,9 +44,17 @@ LOSSES = (
 
 
 class _Host:
-    """What runs in an actor's process: the object that answers."""
+    """What runs in an actor's process: the object that answers.
 
-    def __init__(self, make: Callable[[], Any]) -> None:
+    Args:
+        path: the driver's path of imports, which the process goes on with: before Python's own modules, and after.
+        make: makes the object, pickled: what it names is imported only then.
+    """
+
+    def __init__(self, path: tuple[list[str], list[str]], make: bytes) -> None:
+        own_modules.started()
+        before, after = ([one for one in part if one not in sys.path] for part in path)
+        sys.path[:] = [*before, *sys.path, *after]
         self._make, self._made = make, None
 
     def here(self) -> bool:
@@ -51,8 +62,15 @@ class _Host:
 
     def call(self, method: str, *args: Any) -> Any:
         if self._made is None:
-            self._made = self._make()
+            self._made = cloudpickle.loads(self._make)()
         return getattr(self._made, method)(*args)
+
+
+class _Nowhere(list[str]):
+    """The folders that Ray puts first on the path of imports of a worker: but for this, the driver's current one."""
+
+    def extend(self, folders: Iterable[str]) -> None:
+        pass
 
 
 class Cluster:
@@ -68,13 +86,17 @@ class Cluster:
     """
 
     def __init__(self, address: str, cpus: float) -> None:
-        own = {} if address else {"num_cpus": math.ceil(cpus), "include_dashboard": False}
+        own: dict[str, Any] = {} if address else {"num_cpus": math.ceil(cpus), "include_dashboard": False}
         elsewhere = address not in ("", "local")
         if elsewhere:
             _probe(address)
+            own["runtime_env"] = {"env_vars": {own_modules.SAFE_PATH: own_modules.OURS}}
         self._reaper = None if elsewhere else Reaper()
+        own["job_config"] = job = JobConfig()
+        job._py_driver_sys_path = _Nowhere()
         init = lambda: ray.init(address=address or "local", logging_level=logging.ERROR, **own)  # noqa: E731
-        with warnings.catch_warnings():  # Ray forks, and what is forked runs another program at once
+        with warnings.catch_warnings(), own_modules.no_modules_from_here():
+            # Ray forks, and what is forked runs another program at once.
             warnings.filterwarnings("ignore", "os.fork", RuntimeWarning)
             if elsewhere:
                 patiently(init, f"the Ray cluster at {address} (architecture.cluster)", JOINING)
@@ -86,7 +108,10 @@ class Cluster:
         """See `Crew`."""
         needs: dict[str, Any] = {"num_cpus": resources.cpus, "num_gpus": resources.gpus, "max_restarts": 0}
         named = type(name.title().replace(" ", ""), (_Host,), {})  # as its process is then called
-        self._members.append(ray.remote(named).options(**needs).remote(make))
+        python = sysconfig.get_path("stdlib")
+        place = sys.path.index(python) if python in sys.path else 0
+        packed = cloudpickle.dumps(make)  # pyright: ignore[reportPrivateImportUsage]
+        self._members.append(ray.remote(named).options(**needs).remote((sys.path[:place], sys.path[place:]), packed))
         return self._members[-1]
 
     def here(self, member: Any) -> Any:

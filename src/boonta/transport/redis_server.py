@@ -9,6 +9,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from boonta.core.exchange import Disconnected
 from boonta.core.settings import Refused
+from boonta.transport.security import local
 
 PASSWORD = "BOONTA_REDIS_PASSWORD"  # of the environment: run folders and lists of processes show addresses
 SCHEMES = ("redis", "rediss", "unix")
@@ -44,6 +45,27 @@ def checked(address: str) -> str:
             f"put it into ${PASSWORD}"
         )
     return address
+
+
+def private(address: str, insecure: bool) -> str:
+    """What to warn of: experience and parameters that travel in clear text, to another machine; nothing else.
+
+    Args:
+        address: of the server.
+        insecure: whether that was asked for.
+
+    Raises:
+        ValueError: it was not; or no address.
+    """
+    parts = urlsplit(checked(address))
+    if parts.scheme != "redis" or not parts.hostname or local(f"{parts.hostname}:0"):
+        return ""
+    if not insecure:
+        raise ValueError(
+            f"architecture.transport {address} is clear text beyond this machine, where others read and change what is "
+            "learned from; take rediss:// (TLS), 127.0.0.1 or unix://PATH, or allow it with --insecure"
+        )
+    return f"{address} is clear text: whoever is on the way reads and changes what is learned from, and the password"
 
 
 def client(address: str, connected: Callable[[], None] = lambda: None) -> Any:

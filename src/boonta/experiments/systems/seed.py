@@ -272,8 +272,13 @@ class Seed(Hosted):
         self.server = Server(
             address, Schema(self.spec), _door(threads), self.seed, self._security(), *limits, threads.refused
         )
+        where = self.server.address
+        if not (where.startswith("unix:") or self._security().token):
+            print(
+                f"boonta: {where} asks for no token: every user of this computer may connect (--token, $BOONTA_TOKEN)",
+                file=sys.stderr,
+            )
         if not options.local:
-            where = self.server.address
             print(
                 f"boonta: serving {self.name} at {where}, for {self.plan.envs} environments in all: boonta actor "
                 f"{self.name} --server {where} --envs K",
@@ -299,7 +304,7 @@ class Seed(Hosted):
             words += ["--set", f"env.{key}={value if isinstance(value, str) else json.dumps(value)}"]
         alone = os.environ | {"JAX_PLATFORMS": "cpu"}
         with signals.held():
-            return process.Tied([sys.executable, "-m", "boonta", *words], env=alone)
+            return process.Tied([sys.executable, "-P", "-m", "boonta", *words], env=alone)
 
     def _mend(self) -> None:
         """Start anew actors of this run that ended."""

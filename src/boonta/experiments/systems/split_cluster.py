@@ -117,7 +117,7 @@ def started(crew: Crew, config: Config, meeting: Place, roles: list[str], life: 
     options, found = config.architecture_settings, []
     secret = {PASSWORD: os.environ[PASSWORD]} if PASSWORD in os.environ else {}
     for role in roles:
-        words = ["-m", "boonta", "split-worker", "--role", role, "--life", str(life), "--tied", *meeting.words]
+        words = ["-P", "-m", "boonta", "split-worker", "--role", role, "--life", str(life), "--tied", *meeting.words]
         variables = surroundings(role, min(options.gpus, 1.0) or 1.0) | secret
         make = partial(Keeper, words, configuration.write(config), variables)
         needs = Resources(options.cpus, 0.0 if role.startswith("environment/") else options.gpus)

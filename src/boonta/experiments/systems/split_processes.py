@@ -6,15 +6,16 @@ import shlex
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from boonta.architectures.split import Process
 from boonta.core import signals
 from boonta.core.exchange import Exchange, Layout
+from boonta.core.settings import Refused
 from boonta.experiments import config as configuration
-from boonta.experiments import process
+from boonta.experiments import process, trust
 from boonta.experiments.config import Config
 from boonta.transport import redis_server
 from boonta.transport.redis import Redis
@@ -104,7 +105,8 @@ def place(config: Config, layout: Layout, life: int) -> Place:
         run = redis_server.called(address, lambda: redis_server.begun(server))
     finally:
         server.close()
-    words = ["--transport", address, "--run", run]
+    words = ["--transport", address, "--run", run, *["--insecure"] * options.insecure]
+    _warn(redis_server.private(address, options.insecure))
     invitation = f"run {run} waits for {', '.join(options.remote)}: boonta split-worker --role ROLE {shlex.join(words)}"
     told = {"config": configuration.write(config), "life": str(life)}
     return Place(Redis(layout, address, run, patience=options.timeout / 2, told=told), words, (), invitation)
@@ -128,7 +130,7 @@ def started(config: Config, meeting: Place, everyone: list[str], roles: list[str
             found.append(Elsewhere(meeting.exchange, role))
             continue
         text = process.readable(configuration.write(config))
-        command = [sys.executable, "-m", "boonta", "split-worker", "--role", role, "--life", str(life), "--tied"]
+        command = [sys.executable, "-P", "-m", "boonta", "split-worker", "--role", role, "--life", str(life), "--tied"]
         command += [*meeting.words, "--config", f"/dev/fd/{text}"]
         command += [*hosts, "--process", str(rank)] if several else []
         own = os.environ | surroundings(role, *accelerators(options, everyone, role, accelerators_here()))
@@ -138,7 +140,10 @@ def started(config: Config, meeting: Place, everyone: list[str], roles: list[str
     return found
 
 
-def invited(transport: str, role: str, text: str | None, run: str, life: int | None, hosts: process.Hosts) -> Invited:
+def invited(
+    transport: str, role: str, text: str | None, run: str, life: int | None, hosts: process.Hosts,
+    own: Mapping[str, str | None] = {}, insecure: bool = False,
+) -> Invited:  # fmt: skip
     """What one process is to know.
 
     Args:
@@ -148,6 +153,9 @@ def invited(transport: str, role: str, text: str | None, run: str, life: int | N
         run: the name of the run, over Redis; nothing for the only one.
         life: of its environments; None for one that was not yet.
         hosts: as the command line says; by default as the configuration does.
+        own: the agent and the environment that the command line names: of modules of the user's own, the server's word
+            is not enough.
+        insecure: whether Redis may be one of another machine, in clear text.
 
     Raises:
         ValueError: no such transport.
@@ -160,12 +168,17 @@ def invited(transport: str, role: str, text: str | None, run: str, life: int | N
             raise ValueError(f"--transport must be shm:FD with --config, or the address of a Redis, got {transport!r}")
         config = configuration.loaded(text, "--config")
         return Invited(config, life or 0, hosts, lambda layout, role: SharedMemory(layout, int(descriptor)))
+    warning = redis_server.private(transport, insecure)
+    if life is None:
+        _warn(warning)
     given = configuration.loaded(text, "--config") if text is not None else None
     patience = given.architecture_settings.timeout / 2 if given and life is not None else 0.0
     server = redis_server.client(transport)
     try:
         run, told = redis_server.called(transport, lambda: redis_server.there(server, run), patience)
-        config = given or configuration.loaded(told["config"], "--config")
+        config = _agreed(told.get("config", ""), given, own) if life is None else given
+        if config is None:
+            raise ValueError("--life is for those that the driver has started, with --config")
         options, held = config.architecture_settings, life or 0
         name, _, rank = role.partition("/")
         if life is None:
@@ -175,13 +188,44 @@ def invited(transport: str, role: str, text: str | None, run: str, life: int | N
                     f"are the driver's; got {role!r}"
                 )
             key = f"{redis_server.prefix(run)}lives/{role}"
-            life = redis_server.called(transport, lambda: int(told["life"]) + int(server.incr(key)) - 1)
+            first = told.get("life", "")
+            if not first.isdecimal():
+                raise Refused(f"Redis at {transport} tells no life of run {run}, got {first[:40]!r}")
+            life = redis_server.called(transport, lambda: int(first) + int(server.incr(key)) - 1)
             if name not in ("environment", "policy") and options.value_processes > 1:
                 hosts = process.Hosts(options.coordinator, options.value_processes, int(rank))
     finally:
         server.close()
     join = lambda layout, role: Redis(layout, transport, run, role, held, options.timeout / 2)  # noqa: E731
     return Invited(config, life, hosts, join)
+
+
+def _agreed(text: str, given: Config | None, own: Mapping[str, str | None]) -> Config:
+    """The configuration that a server tells; what it names of modules must be named, or given, here as well.
+
+    Raises:
+        Refused: it tells none, or another one than is given, or names modules that are not named here.
+    """
+    try:
+        tables = configuration.parsed(text, "the run's configuration, as Redis tells it,")
+    except ValueError as error:
+        raise Refused(str(error)) from error
+    if given:
+        there, here = configuration.fingerprint(tables), configuration.fingerprint(given.tables())
+        if there != here:
+            raise Refused(f"--config must be the run's config.toml, whose fingerprint is {there}; got one of {here}")
+        return given
+    for table, asked in own.items():
+        if asked and asked != tables[table]["name"]:
+            raise Refused(f"--{table} {asked}: the run's is {tables[table]['name']!a}")
+    unnamed = [table for table in trust.modules(tables) if not own.get(table)]
+    if unnamed:
+        raise Refused(
+            "the run's configuration, as Redis tells it, names modules that would be imported: "
+            + " ".join(f"--{table} {tables[table]['name']!a}" for table in unnamed)
+            + " agrees to that"
+        )
+    return configuration.loaded(text, "the run's configuration, as Redis tells it,")
 
 
 def check(options: Any, roles: Sequence[str]) -> None:
@@ -192,7 +236,7 @@ def check(options: Any, roles: Sequence[str]) -> None:
             accelerators for those that share a batch.
     """
     if options.transport != SHARED:
-        redis_server.checked(options.transport)
+        redis_server.private(options.transport, options.insecure)
     elif away := next((key for key in ("remote", "cluster") if getattr(options, key)), ""):
         raise ValueError(
             f"architecture.{away} needs a transport that other machines reach, such as redis://HOST:PORT/0"
@@ -239,6 +283,11 @@ def accelerators(options: Any, everyone: Iterable[str], role: str, here: list[st
     seen = [[here[(i * each + j) % len(here)] for j in range(each)] for i in range(len(mine))]
     own = seen[mine.index(role)]
     return 1.0 / max(sum(name in those for those in seen) for name in own), own
+
+
+def _warn(text: str) -> None:
+    if text:
+        print(f"boonta: WARNING: {text}", file=sys.stderr)
 
 
 def _learners_here(options: Any, roles: Iterable[str]) -> list[str]:
