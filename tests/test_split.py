@@ -204,7 +204,7 @@ def test_several_processes_share_the_batch_of_the_value(tmp_path):
     assert summary["status"] == "done"
     made = 120 - 20 - 2
     assert last(tmp_path / "run", "updates/value") == made
-    config = configuration.alone(runs.load_config(tmp_path / "run"))
+    config = configuration.alone(configuration.load(runs.config_of(tmp_path / "run")))
     state = Checkpoints(tmp_path / "run", config.run.keep).restore(systems.build(config).shapes()).state
     assert int(state.learners["value"].learners["value"].updates) == made
 

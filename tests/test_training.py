@@ -62,7 +62,7 @@ def command(agent, out, *more, env="boonta:catch"):
 
 def final(folder, which="latest"):
     """Everything in a checkpoint, by path, with what it says of the counters."""
-    config = configuration.alone(runs.load_config(folder))
+    config = configuration.alone(configuration.load(runs.config_of(folder)))
     checkpoints = Checkpoints(folder, config.run.keep)
     found = checkpoints.restore(systems.build(config).shapes(), which)
     checkpoints.close()

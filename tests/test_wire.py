@@ -25,7 +25,7 @@ from boonta.core.types import FIRST, LAST, MID
 from boonta.transport import actor as acting
 from boonta.transport import messages, security
 from boonta.transport.client import Link, Lost, Welcome
-from boonta.transport.security import Security, check_address, check_free, check_host
+from boonta.transport.security import Security, check_address, check_free, check_host, unguarded
 from boonta.transport.server import Refused, Server
 from boonta.transport.wire import Malformed, Schema
 
@@ -482,6 +482,11 @@ def test_a_host_that_is_none_is_refused_at_once_and_a_name_server_has_time(monke
 def test_no_token_goes_in_clear_to_other_machines():
     with pytest.raises(ValueError, match="a token for 192.0.2.1:1 needs --authority"):
         link("192.0.2.1:1", security=Security(token="x"))
+
+
+def test_a_server_that_every_user_may_connect_to_says_so():
+    assert unguarded("127.0.0.1:8472", OPEN).startswith("127.0.0.1:8472 asks for no token: every user of this computer")
+    assert not unguarded("127.0.0.1:8472", Security(token="x")) and not unguarded("unix:/s", OPEN)
 
 
 def test_an_address_that_is_taken_is_refused(serving):

@@ -78,6 +78,13 @@ def check_server(address: str, security: Security) -> None:
         )
 
 
+def unguarded(address: str, security: Security) -> str:
+    """What to tell of a server that asks for nothing; nothing of one on a socket of this user's."""
+    if address.startswith("unix:") or security.token or security.authority:
+        return ""
+    return f"{address} asks for no token: every user of this computer may connect (--token, $BOONTA_TOKEN)"
+
+
 def check_address(address: str) -> None:
     """Hold an address to its form.
 

@@ -39,7 +39,7 @@ from boonta.experiments.tables import Seed as Options
 from boonta.replay.host import HostReplay
 from boonta.replay.limiter import Limiter
 from boonta.replay.windows import windows
-from boonta.transport.security import Security, check_free, check_server
+from boonta.transport.security import Security, check_free, check_server, unguarded
 from boonta.transport.server import Refused, Server
 from boonta.transport.wire import Schema
 
@@ -273,11 +273,8 @@ class Seed(Hosted):
             address, Schema(self.spec), _door(threads), self.seed, self._security(), *limits, threads.refused
         )
         where = self.server.address
-        if not (where.startswith("unix:") or self._security().token):
-            print(
-                f"boonta: {where} asks for no token: every user of this computer may connect (--token, $BOONTA_TOKEN)",
-                file=sys.stderr,
-            )
+        if told := unguarded(where, self._security()):
+            print(f"boonta: {told}", file=sys.stderr)
         if not options.local:
             print(
                 f"boonta: serving {self.name} at {where}, for {self.plan.envs} environments in all: boonta actor "
