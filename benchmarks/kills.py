@@ -52,7 +52,7 @@ def saved(run: Path) -> list[Saved]:
 def killed(stage: Stage, words: Sequence[str], delay: float) -> Killed:
     """Begin a run or go on, and kill it `delay` seconds after its first checkpoint; or `-delay` after it began."""
     before = {one.at for one in saved(stage.run)}
-    stage.main = stage.start([sys.executable, "-m", "boonta", "train", *words])
+    stage.main = stage.start([sys.executable, "-P", "-m", "boonta", "train", *words])
     if delay >= 0:
         stage.until("a checkpoint", lambda: {one.at for one in saved(stage.run)} - before)
     end = time.monotonic() + abs(delay)
@@ -91,7 +91,7 @@ def drill(architecture: str, kills: int, chance: random.Random) -> list[Killed]:
                 if steps != sorted(steps):
                     raise RuntimeError(f"a run went on from another checkpoint than its last: {steps}")
                 notes.print(f"{architecture}: kill {i + 1}, {found[-1]}")
-            stage.main = stage.start([sys.executable, "-m", "boonta", "train", "--resume", str(stage.run)])
+            stage.main = stage.start([sys.executable, "-P", "-m", "boonta", "train", "--resume", str(stage.run)])
             last = found[-1].step or 0
             stage.until(
                 "a checkpoint after the last kill", lambda: saved(stage.run) and saved(stage.run)[-1].step > last

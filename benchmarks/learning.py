@@ -136,7 +136,7 @@ def train(task: Task, seed: int, folder: Path) -> None:
         if task.redis:
             place = stack.enter_context(tempfile.TemporaryDirectory())
             words += ["--transport", stack.enter_context(serving(Path(place))).address]
-        boonta = [sys.executable, "-m", "boonta", "train"]
+        boonta = [sys.executable, "-P", "-m", "boonta", "train"]
         subprocess.run([*boonta, *words, "--json"], check=True, stdout=subprocess.DEVNULL)
 
 

@@ -287,6 +287,9 @@ def test_what_somebody_else_wrote_is_text(tmp_path):
         ("run.json", '{"devices": [1]}', "'devices' must be an object, got list"),
         ("run.json", '{"result": "good"}', "'result' must be an object, got str"),
         ("run.json", '{"result": {"eval_return_mean": "good"}}', "'eval_return_mean' must be a number, got 'good'"),
+        ("run.json", '{"result": {"episode_return_mean": {}}}', "'episode_return_mean' must be a number"),
+        ("run.json", '{"result": {"eval_return_mean": 1' + "0" * 400 + "}}", "'eval_return_mean' must be a number"),
+        ("run.json", '{"a":' * 100_000, "is not JSON"),
         ("metrics.jsonl", "3\n{}\n", "line 1, must be a JSON object"),
     ],
 )

@@ -1,18 +1,22 @@
 """Whose modules are imported: of run folders, of a Redis server, and of the current folder."""
 
+import importlib
 import os
 import subprocess
 import sys
 
+import cloudpickle
 import pytest
 
 from boonta.cli import main
+from boonta.core import own_modules
+from boonta.envs import registry as environments
+from boonta.experiments import claim, process, trust
 from boonta.experiments import config as configuration
-from boonta.experiments import process, trust
 from boonta.experiments.systems import split_processes
 from boonta.experiments.tables import Split
 from boonta.testing import redis_servers
-from boonta.transport import redis_server
+from boonta.transport import ray, redis_server
 from tests.marks import in_full, needs_redis, slow
 
 OWN = ["train", "theirs_agent:agent", "theirs_env:env"]
@@ -89,7 +93,7 @@ def test_a_run_of_ones_own_needs_no_flag_and_one_of_somebody_else_needs_it_once(
     assert main(["doctor", str(run)]) == 0 and main(["report", str(run)]) == 0
     assert not mark.exists()
     assert main(["eval", str(run), "--episodes", "2", "--trust"]) == 0
-    assert "theirs_agent, theirs_env may be imported for it from now on" in capfd.readouterr().err
+    assert "is trusted from now on: theirs_agent, theirs_env" in capfd.readouterr().err
     as_by_another_process(monkeypatch)
     assert main(["eval", str(run), "--episodes", "2"]) == 0
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "home"))  # whose seal is there as well
@@ -134,7 +138,8 @@ def test_what_was_edited_by_hand_is_sealed_anew(mark, tmp_path, monkeypatch, cap
     configuration.trusted(path)
     as_by_another_process(monkeypatch)
     assert configuration.load(path).agent_settings.epochs == 2
-    (folder / trust.SEAL).write_bytes(b"\xff nonsense\n" * 1000)
+    (one,) = (folder / trust.SEALS).iterdir()
+    one.write_bytes(b"\xff nonsense\n" * 1000)
     as_by_another_process(monkeypatch)
     with pytest.raises(trust.Untrusted):
         configuration.load(path)
@@ -142,6 +147,72 @@ def test_what_was_edited_by_hand_is_sealed_anew(mark, tmp_path, monkeypatch, cap
     key.chmod(0o644)
     with pytest.raises(trust.Untrusted, match=r"seal.key must be yours alone \(chmod 600\)"):
         configuration.load(path)
+    key.write_text("7")
+    key.chmod(0o600)
+    with pytest.raises(trust.Untrusted, match=r"seal.key is no key of ours; delete it"):
+        configuration.load(path)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "place"),
+    [
+        ("fleet", "cluster=10.0.0.1:6379"), ("split", "transport=rediss://there/0"), ("sebulba", "trace=/etc/passwd"),
+        ("seed", "address=127.0.0.1:1"),
+    ],
+)  # fmt: skip
+def test_a_strange_run_goes_on_nowhere_beyond_its_folder(architecture, place, mark, tmp_path, monkeypatch, capfd):
+    agent, env = ("ddpg", "gym:Pendulum-v1") if architecture == "split" else ("vtrace", "gym:CartPole-v1")
+    config = configuration.resolve(agent, env, architecture, "none", [f"architecture.{place}"])
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "config.toml").write_text(configuration.write(config))
+    (folder / "run.json").write_text('{"status": "done", "cause": null}')
+    assert main(["train", "--resume", str(folder)]) == 2
+    key, _, value = place.partition("=")
+    assert f"names places beyond the run (architecture.{key}='{value}')" in capfd.readouterr().err
+    configuration.load(folder / "config.toml")  # to be evaluated, it goes nowhere
+    configuration.trusted(folder / "config.toml")
+    as_by_another_process(monkeypatch)
+    configuration.load(folder / "config.toml", beyond=True)
+
+
+def test_a_cluster_is_no_module(capfd):
+    with pytest.raises(ValueError, match="architecture.cluster must be auto, local or HOST:PORT, got 'this://x'"):
+        ray.Cluster("this://x", 1.0)
+    assert "this" not in sys.modules
+
+
+def test_links_in_a_strange_run_folder_lead_nowhere(mark, tmp_path):
+    folder, mine = written(tmp_path / "run", "ppo", "boonta:catch"), tmp_path / "mine"
+    mine.write_text("precious")
+    for name in (".lock", "metrics.jsonl"):
+        (folder / name).symlink_to(mine)
+        with pytest.raises(ValueError, match=f"{name} is a link"), claim.claimed(folder):
+            pass
+        (folder / name).unlink()
+    assert mine.read_text() == "precious"
+
+
+def test_a_member_of_a_crew_goes_on_with_the_path_of_the_driver(mark, monkeypatch):
+    here = os.getcwd()
+    path = list(sys.path)
+    member = ray._Host(([], [here]), cloudpickle.dumps(lambda: importlib.import_module("theirs_env")))
+    assert member.here() and not mark.exists()  # nothing is imported before it is asked for
+    assert member.call("env").spec.name == "boonta:catch"
+    assert sys.path == [*path, here] and {*mark.read_text().split()} == {"theirs_env"}
+
+
+def test_processes_that_start_side_by_side_do_not_look_here(monkeypatch):
+    monkeypatch.delenv(own_modules.SAFE_PATH, raising=False)
+    with own_modules.no_modules_from_here():
+        with own_modules.no_modules_from_here():
+            pass
+        assert os.environ[own_modules.SAFE_PATH] == own_modules.OURS
+    assert own_modules.SAFE_PATH not in os.environ
+    monkeypatch.setenv(own_modules.SAFE_PATH, "1")
+    with own_modules.no_modules_from_here():
+        pass
+    assert os.environ[own_modules.SAFE_PATH] == "1"
 
 
 def test_where_no_seal_can_be_kept_the_flag_is_for_one_command(mark, tmp_path, monkeypatch, capfd):
@@ -195,6 +266,12 @@ def test_the_word_of_a_redis_server_is_not_enough_to_import_a_module(mark, tmp_p
         client.close()
 
 
+@pytest.mark.parametrize("address", ["redis:///0?host=evil.example", "rediss://there/0?ssl_cert_reqs=none"])
+def test_an_address_of_redis_redirects_nobody(address):
+    with pytest.raises(ValueError, match=r"unknown option '(host|ssl_cert_reqs)' of .*; allowed: db, ssl_ca_certs"):
+        redis_server.private(address, False)
+
+
 @pytest.mark.parametrize("address", ["redis://10.0.0.1:6379/0", "redis://simulators/0", "redis://[fe80::1]:1/0"])
 def test_clear_text_beyond_this_machine_is_asked_for(address, capfd):
     with pytest.raises(ValueError, match=r"is clear text beyond this machine.*--insecure"):
@@ -213,7 +290,21 @@ def test_what_nobody_can_read_on_its_way_needs_no_flag(address):
     assert redis_server.private(address, False) == ""
 
 
-HOSTILE = ("optax", "jax", "grpc", "ray", "redis", "gymnasium", "numpy", "random", "pickle", "multiprocessing", "mctx")
+HOSTILE = (
+    "sitecustomize",
+    "usercustomize",
+    "optax",
+    "jax",
+    "grpc",
+    "ray",
+    "redis",
+    "gymnasium",
+    "numpy",
+    "random",
+    "pickle",
+    "multiprocessing",
+    "mctx",
+)
 WAYS = {
     "anakin": ["ppo", "boonta:catch", *sets(SMALL)],
     "seed": [
@@ -259,6 +350,22 @@ def test_nothing_of_the_current_folder_is_imported(way, hostile):
     assert not (hostile / "hostile").exists()
 
 
+def test_a_look_at_an_own_environment_runs_nothing_else_of_the_folder(mark, hostile, monkeypatch):
+    """In a process of its own, in which Python would run a sitecustomize that it finds."""
+    here = mark.parent / "here"
+    for name in ("sitecustomize", "usercustomize"):
+        (here / f"{name}.py").write_text((hostile / f"{name}.py").read_text())
+    assert environments.compiles("theirs_env:env", {}, 120.0)
+    assert not (hostile / "hostile").exists()
+
+
+def test_for_an_installed_module_the_current_folder_is_not_looked_at(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    assert own_modules.own_module("json").loads("1") == 1
+    assert str(tmp_path) not in sys.path
+
+
 def test_benchmarks_are_those_of_the_clone(hostile, monkeypatch, capfd):
     monkeypatch.chdir(hostile)
     assert main(["bench", "own"]) == 2
@@ -273,4 +380,4 @@ def test_an_own_module_that_is_called_as_an_installed_one_is_told_of(tmp_path, m
     assert main(["train", "ppo", "optax:env"]) == 2
     err = capfd.readouterr().err
     assert "module optax is" in err and "not that of the current folder, which comes last; rename yours" in err
-    assert sys.path[-1] == str(tmp_path)
+    assert str(tmp_path) not in sys.path

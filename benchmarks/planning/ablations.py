@@ -46,7 +46,19 @@ def main(argv: Sequence[str] | None = None) -> list[Row]:
 
 
 def _trained(task: str, steps: int, seeds: int, settings: list[str]) -> dict:
-    words = [sys.executable, "-m", "boonta", "train", "muzero", task, "--steps", str(steps), "--seeds", str(seeds)]
+    words = [
+        sys.executable,
+        "-P",
+        "-m",
+        "boonta",
+        "train",
+        "muzero",
+        task,
+        "--steps",
+        str(steps),
+        "--seeds",
+        str(seeds),
+    ]
     words += [word for text in settings for word in ("--set", text)]
     with tempfile.TemporaryDirectory() as folder:
         out = str(Path(folder) / "run")

@@ -39,7 +39,7 @@ class Stage(drilled.Stage):
         if resume:
             self.forget()
             words = ["--resume", str(self.run)]
-        self.main = self.start([sys.executable, "-m", "boonta", "train", *words, "--json"])
+        self.main = self.start([sys.executable, "-P", "-m", "boonta", "train", *words, "--json"])
 
     def begin(self, more: Sequence[str] = ()) -> None:
         """A driver, a checkpoint, and a replay in use."""

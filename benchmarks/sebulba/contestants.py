@@ -87,7 +87,7 @@ def replicas(task: Task) -> Compiled:
     The task: words (of `boonta train`, from AGENT on), processes, steps (of a run).
     """
     agent, env, *rest = task["words"]
-    words = [sys.executable, "-m", "boonta", "train", agent, env, "--on", "sebulba", "--json"]
+    words = [sys.executable, "-P", "-m", "boonta", "train", agent, env, "--on", "sebulba", "--json"]
     words += ["--steps", str(task["steps"]), *(word for setting in rest for word in ("--set", setting))]
 
     def run(seed: int) -> dict[str, Any]:

@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> list[Row]:
         words += [] if places else ["--out", f"{folder}/run"]
         log = (places or [Path(folder) / "run"])[0] / "metrics.jsonl"
         process = subprocess.Popen(
-            [sys.executable, "-m", "boonta", "train", *words, "--json"], stdout=subprocess.DEVNULL
+            [sys.executable, "-P", "-m", "boonta", "train", *words, "--json"], stdout=subprocess.DEVNULL
         )
         try:
             samples = _watch(process, log, 0.0 if args.quick else WARM_UP, 60 * minutes, args.every)

@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> Path:
     with tempfile.TemporaryDirectory() as folder:
         trace = Path(folder) / "trace.json"
         words = [*RUN.split(), "--out", f"{folder}/run", "--json", "--trace", str(trace)]
-        subprocess.run([sys.executable, "-m", "boonta", "train", *words], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run([sys.executable, "-P", "-m", "boonta", "train", *words], check=True, stdout=subprocess.DEVNULL)
         draw(json.loads(trace.read_text("utf-8")), args.seconds, args.out)
     return args.out
 

@@ -42,7 +42,9 @@ def main(argv: Sequence[str] | None = None) -> list[Row]:
         words = ["r2d2", "ale:Pong", "--on", "seed", "--config", "none", "--steps", str(steps), "--out", str(run)]
         more = settings | {"run.log_every": every, "run.eval_episodes": 1, "run.save_replay": "false"}
         assignments = [word for key, value in more.items() for word in ("--set", f"{key}={value}")]
-        subprocess.run([sys.executable, "-m", "boonta", "train", *words, *assignments], check=True, stdout=sys.stderr)
+        subprocess.run(
+            [sys.executable, "-P", "-m", "boonta", "train", *words, *assignments], check=True, stdout=sys.stderr
+        )
         seen = [(one["updates"], one["env_steps"], one["seconds"]) for one in _learning(run)]
     (updates, taken, seconds) = (last - first for first, last in zip(seen[0], seen[-1], strict=True))
     pace = {"updates": seen[-1][0], "updates_per_second": updates / seconds, "steps_per_second": taken / seconds}

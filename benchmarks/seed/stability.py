@@ -71,7 +71,10 @@ def _return(folder: Path, words: list[str], chosen: dict[str, float]) -> float:
         new = ["vtrace", "gym:CartPole-v1", "--config", "none", *words, "--out", str(folder), *assignments]
         words = ["--resume", str(folder)] if record.is_file() else new
         made = subprocess.run(
-            [sys.executable, "-m", "boonta", "train", *words, "--json"], check=True, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-P", "-m", "boonta", "train", *words, "--json"],
+            check=True,
+            stdout=subprocess.PIPE,
+            text=True,
         )
         return float(json.loads(made.stdout.splitlines()[-1])["eval_return_mean"])
     return float(read_json(record)["result"]["eval_return_mean"])

@@ -44,7 +44,7 @@ class Stage(drilled.Stage):
     def actor(self, i: int, env: str = "gym:CartPole-v1", address: str = "") -> list[str]:
         """The command of that."""
         words = [env, "--server", address or self.address, "--envs", str(ENVS), "--first", str(i * ENVS)]
-        return [sys.executable, "-m", "boonta", "actor", *words, "--name", f"actor {i}"]
+        return [sys.executable, "-P", "-m", "boonta", "actor", *words, "--name", f"actor {i}"]
 
     def act_all(self) -> None:
         """Start all actors."""

@@ -45,7 +45,7 @@ class Stage(drilled.Stage):
         if resume:
             self.forget()
             words = ["--resume", str(self.run)]
-        self.main = self.start([*self.before_all, sys.executable, "-m", "boonta", "train", *words, "--json"])
+        self.main = self.start([*self.before_all, sys.executable, "-P", "-m", "boonta", "train", *words, "--json"])
 
     def begin(self, more: Sequence[str] = (), env: str = "gym:Pendulum-v1") -> None:
         """A run that learns, and has been saved."""
@@ -145,7 +145,7 @@ def memory(stage: Stage) -> Facts:
     """A replay that does not fit is refused before anything starts; one that does is not."""
     words = ["ddpg", "gym:Pendulum-v1", "--on", "split", "--config", "none", "--out", str(stage.folder / "too-large")]
     words += ["--set", "agent.capacity=100000000000"]
-    refused = subprocess.run([sys.executable, "-m", "boonta", "train", *words], capture_output=True, text=True)
+    refused = subprocess.run([sys.executable, "-P", "-m", "boonta", "train", *words], capture_output=True, text=True)
     if not refused.returncode or "of shared memory are needed" not in refused.stderr:
         raise RuntimeError(f"not refused: {refused.returncode}\n{refused.stderr}")
     stage.begin()
@@ -157,7 +157,7 @@ def undeclared(stage: Stage) -> Facts:
     stage.begin()
     words = ["split-worker", "--role", "value/1", "--transport", "shm:0", "--config", str(stage.run / "config.toml")]
     refused = subprocess.run(
-        [sys.executable, "-m", "boonta", *words], capture_output=True, text=True, stdin=subprocess.PIPE
+        [sys.executable, "-P", "-m", "boonta", *words], capture_output=True, text=True, stdin=subprocess.PIPE
     )
     if not refused.returncode or "value/1" not in refused.stderr:
         raise RuntimeError(f"not refused: {refused.returncode}\n{refused.stderr}")

@@ -53,7 +53,7 @@ class Stage(drills.Stage):
     def worker(self, role: str, *words: str) -> list[str]:
         """The command of a process that joins."""
         where = ["--transport", self.server.address]
-        return [sys.executable, "-m", "boonta", "split-worker", "--role", role, *where, *words]
+        return [sys.executable, "-P", "-m", "boonta", "split-worker", "--role", role, *where, *words]
 
     def refused(self, role: str, *words: str, says: str, **variables: str) -> int:
         """The exit status of a process that is not let in, for this reason."""
@@ -188,7 +188,7 @@ def hosts(stage: Stage) -> Facts:
             stage.until("the run to wait", lambda: "waits for environment/1, value/0" in stage.said())
             for host, role in enumerate(("environment/1", "value/0")):
                 where = ["--transport", f"rediss://{ours[host]}:{port}/0{query}"]
-                command = [sys.executable, "-m", "boonta", "split-worker", "--role", role, *where]
+                command = [sys.executable, "-P", "-m", "boonta", "split-worker", "--role", role, *where]
                 stage.start(["ip", "netns", "exec", there[host], *command])
             stage.until("updates", lambda: stage.last("updates/value") > 0)
             refused = [

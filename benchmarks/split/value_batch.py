@@ -166,7 +166,9 @@ def _train(words: list[str], seconds: float | None, folder: Path) -> None:
     if seconds is None:
         _boonta(["train", *words, "--json"])
         return
-    with subprocess.Popen([sys.executable, "-m", "boonta", "train", *words], stderr=subprocess.PIPE, text=True) as one:
+    with subprocess.Popen(
+        [sys.executable, "-P", "-m", "boonta", "train", *words], stderr=subprocess.PIPE, text=True
+    ) as one:
         while _trained(folder) < seconds:
             if one.poll() is not None:
                 raise RuntimeError(one.stderr.read() if one.stderr else "it ended")
@@ -182,7 +184,7 @@ def _trained(folder: Path) -> float:
 
 
 def _boonta(words: list[str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "boonta", *words], check=True, stdout=subprocess.PIPE, text=True)
+    return subprocess.run([sys.executable, "-P", "-m", "boonta", *words], check=True, stdout=subprocess.PIPE, text=True)
 
 
 def _speed(told: list[Row]) -> float:

@@ -52,14 +52,14 @@ def _trust(args: argparse.Namespace) -> None:
     from boonta.experiments import config as configuration
     from boonta.experiments import runs
 
-    named = [getattr(args, key, None) for key in ("run", "resume", "source")]
+    folders = [getattr(args, key, None) for key in ("run", "resume", "source")]
     if Path(getattr(args, "opponent", "random")).is_dir():
-        named.append(Path(args.opponent))
-    if not any(named):
+        folders.append(Path(args.opponent))
+    if not any(folders):
         raise ValueError("--trust is for run folders, and this command names none")
-    for folder in filter(None, named):
-        if modules := configuration.trusted(runs.config_of(folder)):
-            print(f"boonta: {folder}: {', '.join(modules)} may be imported for it from now on", file=sys.stderr)
+    for folder in filter(None, folders):
+        if named := configuration.trusted(runs.config_of(folder)):
+            print(f"boonta: {folder} is trusted from now on: {', '.join(named)}", file=sys.stderr)
 
 
 def _actor(args: argparse.Namespace) -> int:
@@ -85,10 +85,16 @@ def _actor(args: argparse.Namespace) -> int:
     for key, low in {"envs": 1, "worker_count": 0, "worker_timeout": 0.1, "patience": 0.0}.items():
         if not getattr(args, key) >= low:
             raise ValueError(f"--{key.replace('_', '-')} must be at least {low}, got {getattr(args, key)}")
-    addresses = tuple(args.server.split(","))
+    addresses, unknown = tuple(args.server.split(",")), []
     for address in addresses:
         check_address(address)
-        check_host(address, args.patience, patient)
+    for address in addresses:
+        try:
+            check_host(address, args.patience, patient)
+        except ValueError as error:
+            unknown.append(error)
+    if len(unknown) == len(addresses):  # of several one is enough
+        raise unknown[0]
     security = Security(args.certificate, args.key, args.authority, args.token)
     security.bytes()
     name = args.name or f"{socket.gethostname()}-{os.getpid()}"
@@ -152,9 +158,10 @@ def _train(args: argparse.Namespace) -> int:
     if args.resume:
         if not (args.resume / "config.toml").is_file():
             raise FileNotFoundError(f"--resume {args.resume}: not a run folder, it has no config.toml")
-        record.check(args.resume, "--resume ")
-    source = args.resume / "config.toml" if args.resume else args.config
-    architecture = configuration.architecture_for(args.agent, args.env, args.on, source, assignments)
+        config = record.resumed(args.resume, "--resume ")
+        architecture = args.on or config.architecture
+    else:
+        architecture = configuration.architecture_for(args.agent, args.env, args.on, args.config, assignments)
     if args.devices is not None:
         assignments.append(f"architecture.devices={0 if args.devices == 'auto' else args.devices}")
         if args.devices == "auto" and architecture == "sebulba":
@@ -169,7 +176,6 @@ def _train(args: argparse.Namespace) -> int:
             raise ValueError(f"--synchronous is for sebulba, got --on {architecture}")
         assignments.append("architecture.lag=0")
     if args.resume:
-        config = configuration.load(args.resume / "config.toml")
         if args.steps is not None:
             if args.steps < 1:
                 raise ValueError(f"--steps must be at least 1, got {args.steps}")

@@ -4,6 +4,7 @@ import importlib
 import importlib.util
 import os
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +12,7 @@ from types import ModuleType
 
 SAFE_PATH = "PYTHONSAFEPATH"  # of the environment: Python does not look for modules in the current folder
 OURS = "boonta"  # its value where it was set here, for one process
+_counting, _inside = threading.Lock(), 0
 
 
 def own_module(name: str) -> ModuleType:
@@ -19,13 +21,12 @@ def own_module(name: str) -> ModuleType:
     Raises:
         ImportError: as an import does.
     """
-    here = os.getcwd()
-    if here not in sys.path:
-        sys.path.append(here)
-    top = name.partition(".")[0]
+    here, top = os.getcwd(), name.partition(".")[0]
+    found = importlib.util.find_spec(top)
     wanted = [one for one in (Path(here, f"{top}.py"), Path(here, top, "__init__.py")) if one.is_file()]
-    found = importlib.util.find_spec(top) if wanted else None
-    if found and found.origin and Path(found.origin).resolve() not in [one.resolve() for one in wanted]:
+    if found is None and here not in sys.path:
+        sys.path.append(here)  # and not for what is installed
+    elif found and found.origin and wanted and Path(found.origin).resolve() not in [one.resolve() for one in wanted]:
         print(
             f"boonta: WARNING: module {top} is {found.origin}, not that of the current folder, which comes last; "
             "rename yours, or name its folder in PYTHONPATH",
@@ -37,18 +38,20 @@ def own_module(name: str) -> ModuleType:
 @contextmanager
 def no_modules_from_here() -> Iterator[None]:
     """Processes that start meanwhile do not look for modules in the current folder before they are told to."""
-    before = os.environ.get(SAFE_PATH)
-    os.environ[SAFE_PATH] = before or OURS
+    global _inside
+    with _counting:  # threads start processes side by side
+        _inside += 1
+        os.environ.setdefault(SAFE_PATH, OURS)
     try:
         yield
     finally:
-        if before is None:
-            started()
-        else:
-            os.environ[SAFE_PATH] = before
+        with _counting:
+            _inside -= 1
+            if not _inside:
+                started()
 
 
 def started() -> None:
-    """Of such a process: what it starts is not its own affair."""
+    """Of such a process, which looks where it likes from now on, as does what it starts."""
     if os.environ.get(SAFE_PATH) == OURS:
         del os.environ[SAFE_PATH]

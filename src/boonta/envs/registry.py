@@ -4,7 +4,6 @@ import importlib
 import inspect
 import json
 import multiprocessing
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -139,10 +138,10 @@ def compiles(name: str, settings: Mapping[str, Any], timeout: float) -> bool:
     ):
         return False
     # In a process of its own: making it may open devices, which this one has still to choose.
-    words = [sys.executable, "-P", "-c", _LOOK, name, json.dumps(dict(settings))]
-    path = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    # It has this path of imports only once Python has started, which runs modules of certain names where it finds any.
+    words = [sys.executable, "-P", "-c", _LOOK, name, json.dumps(dict(settings)), json.dumps(sys.path)]
     try:
-        done = subprocess.run(words, capture_output=True, text=True, timeout=timeout, env=path, check=True)
+        done = subprocess.run(words, capture_output=True, text=True, timeout=timeout, check=True)
     except (subprocess.SubprocessError, OSError):  # `make` will say what is wrong with it
         return False
     return done.stdout.splitlines()[-1:] == ["compiles"]
@@ -151,6 +150,7 @@ def compiles(name: str, settings: Mapping[str, Any], timeout: float) -> bool:
 # It ends without waiting for threads that an environment may have left.
 _LOOK = """
 import json, os, sys
+sys.path[:] = json.loads(sys.argv[3])
 from boonta.envs.registry import _kind
 print(_kind(sys.argv[1], json.loads(sys.argv[2])), flush=True)
 os._exit(0)

@@ -16,9 +16,12 @@ def claimed(folder: Path) -> Iterator[None]:
     """Keep others from writing to this folder; however the process ends, it is free again.
 
     Raises:
-        Refused: another process is writing to it.
+        Refused: another process is writing to it, or files of it lie elsewhere.
     """
-    with (folder / NAME).open("a+", encoding="utf-8") as file:
+    for path in folder.iterdir():
+        if path.is_symlink() and not path.is_dir():
+            raise Refused(f"{path} is a link, and a run writes to files of its own folder only; delete the link")
+    with open(os.open(folder / NAME, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o666), "a+") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -208,6 +208,8 @@ def alone(config: Config) -> Config:
         changes = {"inference": "auto", "learners": "auto", "trace": "", "actors": 0}
     if config.architecture == "fleet":
         changes = {"devices": 1, "cluster": "", "crew": "threads"}
+    if config.architecture == "split":
+        changes |= {"transport": "shm", "cluster": "", "remote": (), "coordinator": "", "insecure": False}
     return config._replace(architecture_settings=replace(config.architecture_settings, **changes))
 
 
@@ -223,15 +225,19 @@ def write(config: Config) -> str:
     return tomli_w.dumps(config.tables())
 
 
-def load(path: Path) -> Config:
+def load(path: Path, beyond: bool = False) -> Config:
     """The configuration of a run folder's `config.toml`.
 
+    Args:
+        path: of the file.
+        beyond: whether the run goes on, and so to the files and machines beyond it that are named.
+
     Raises:
-        Untrusted: it names modules that this user has not agreed to import.
+        Untrusted: it names modules, or such places, and this user has not agreed to that.
         ValueError: it is not what `write` writes.
     """
     text = _text(path, str(path))
-    trust.check(path.parent, text, parsed(text, str(path)))
+    trust.check(path.parent, text, parsed(text, str(path)), beyond)
     return loaded(text, str(path))
 
 
@@ -245,14 +251,14 @@ def tables_of(path: Path) -> dict[str, dict[str, Any]]:
 
 
 def trusted(path: Path) -> list[str]:
-    """Seal a run folder's `config.toml`, for this user; the modules that may now be imported for it.
+    """Seal a run folder's `config.toml`, for this user; the modules and places that it names.
 
     Raises:
         ValueError: it is not what `write` writes.
     """
     text = _text(path, str(path))
     trust.seal(path.parent, text, tables := parsed(text, str(path)))
-    return [*trust.modules(tables).values()]
+    return [*trust.modules(tables).values(), *trust.places(tables)]
 
 
 def loaded(text: str, called: str) -> Config:

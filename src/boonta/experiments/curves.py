@@ -60,7 +60,7 @@ def _read(folder: Path, name: str) -> Run:
         if not isinstance(info.get(key) or {}, dict):
             raise ValueError(f"{folder / 'run.json'}: {key!r} must be an object, got {type(info[key]).__name__}")
     for key, value in (info.get("result") or {}).items():
-        if key.startswith("eval_return") and not isinstance(value, int | float | None):
+        if key.startswith(("eval_return", "episode_return")) and value is not None and not finite(value):
             raise ValueError(f"{folder / 'run.json'}: {key!r} must be a number, got {value!r}")
     config = folder / "config.toml"
     try:

@@ -56,7 +56,7 @@ def read_json(path: str | Path) -> Any:
     """
     try:
         return json.loads(Path(path).read_text("utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not JSON: {error}") from error
 
 

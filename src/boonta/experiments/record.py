@@ -5,6 +5,7 @@ from typing import Any
 
 from boonta.experiments import config as configuration
 from boonta.experiments import files, trust
+from boonta.experiments.config import Config
 
 NAME = "run.json"
 
@@ -32,15 +33,16 @@ def read(folder: Path, called: str = "") -> dict[str, Any]:
     return found
 
 
-def check(folder: Path, called: str = "") -> None:
-    """Check that a run folder can be gone on from, but for its checkpoints.
+def resumed(folder: Path, called: str = "") -> Config:
+    """The configuration of a run folder that can be gone on from, but for its checkpoints.
 
     Raises:
         Damaged: it cannot.
+        Untrusted: it may not.
     """
     read(folder, called)
     try:
-        configuration.load(folder / "config.toml")
+        return configuration.load(folder / "config.toml", beyond=True)
     except trust.Untrusted:
         raise
     except (OSError, ValueError) as error:

@@ -103,6 +103,7 @@ def watch(run: Run, out: Path, steps: int = 1000, seed: int = 0) -> dict[str, An
     frames = np.concatenate([frames, np.repeat(frames[-1:], rate, axis=0)])  # the end stands for a second
     out.parent.mkdir(parents=True, exist_ok=True)
     beside = out.with_name(f".{out.stem}.tmp{out.suffix}")
+    beside.unlink(missing_ok=True)  # it may be somebody's link to elsewhere
     try:
         if out.suffix == ".gif":
             iio.imwrite(beside, frames, duration=1000 / rate, loop=0)

@@ -101,9 +101,9 @@ def _train(
         known = {"eval_cut_short": 0}  # older runs do not say
         return Result(known | record["result"] | {"out": str(folder), "status": "done"}, folder)
     record |= {"status": "running", "cause": None}
+    text = configuration.write(config)
+    trust.seal(folder, text, config.tables())  # on each host, whose users may have keys of their own
     if lead:
-        text = configuration.write(config)
-        trust.seal(folder, text, config.tables())
         files.write_text(folder / "config.toml", text)
         files.write_json(folder / "run.json", record)
         if resume and config.run.steps != before:

@@ -82,10 +82,13 @@ class Cluster:
         cpus: that a Ray of this run's own may give away, whatever this machine has.
 
     Raises:
-        ConnectionError: there is no cluster at that address.
+        ValueError: it is no address.
+        ConnectionError: there is no cluster at it.
     """
 
     def __init__(self, address: str, cpus: float) -> None:
+        if "://" in address:  # Ray imports what stands before that
+            raise ValueError(f"architecture.cluster must be auto, local or HOST:PORT, got {address!r}")
         own: dict[str, Any] = {} if address else {"num_cpus": math.ceil(cpus), "include_dashboard": False}
         elsewhere = address not in ("", "local")
         if elsewhere:

@@ -12,6 +12,7 @@ from boonta.core.settings import Refused
 from boonta.transport.security import local
 
 PASSWORD = "BOONTA_REDIS_PASSWORD"  # of the environment: run folders and lists of processes show addresses
+QUERY = ("db", "ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile")  # options that open nothing, nor redirect
 SCHEMES = ("redis", "rediss", "unix")
 ANSWER = 5.0  # seconds that one call may take
 ALIVE = 30_000  # milliseconds for which a run is there without a word of its driver
@@ -38,6 +39,10 @@ def checked(address: str) -> str:
         raise ValueError(
             f"architecture.transport must be shm, redis://HOST:PORT/DATABASE, rediss:// (TLS) or unix://PATH, "
             f"got {address!r}"
+        )
+    if odd := sorted({*parse_qs(parts.query, keep_blank_values=True)} - {*QUERY, "password"}):
+        raise ValueError(
+            f"architecture.transport: unknown option {odd[0]!r} of {address!r}; allowed: {', '.join(QUERY)}"
         )
     if parts.password is not None or "password" in parse_qs(parts.query, keep_blank_values=True):
         raise ValueError(
