@@ -353,6 +353,17 @@ def test_a_checkpoint_that_cannot_be_found_again_is_a_failed_save(tmp_path, monk
     assert checkpoints.steps() == []
 
 
+def test_names_of_arrays_may_have_slashes_and_dots(tmp_path):
+    """As those of networks of other libraries have."""
+    state = {"params": {"mlp/~/linear_0": {"w": jnp.ones(3)}, "a.b": jnp.zeros(2)}, "n": jnp.int32(4)}
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(1, state, {}, None)
+    found = checkpoints.restore(jax.eval_shape(lambda: state), "latest").state
+    assert jax.tree.structure(found) == jax.tree.structure(state)
+    assert float(found["params"]["mlp/~/linear_0"]["w"].sum()) == 3.0
+    checkpoints.close()
+
+
 def test_a_folder_of_a_killed_process_is_swept_away():
     code = (
         "from boonta.experiments.own_folder import OwnFolder as F; import os; print(F().path, flush=True); os._exit(9)"

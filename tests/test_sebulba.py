@@ -366,7 +366,8 @@ def test_a_run_trains_evaluates_and_goes_on(agent, tmp_path, capsys):
 
 
 @slow
-def test_the_split_is_measured_told_and_recorded(tmp_path, capfd):
+def test_the_split_is_measured_told_and_recorded(tmp_path, monkeypatch):
+    monkeypatch.setattr("boonta.architectures.sebulba_split.SECONDS", 0.05)
     assert train(tmp_path / "run", "--steps", "400", "--devices", "auto", "--seed", "1") == 0
     record = json.loads((tmp_path / "run" / "run.json").read_text())
     assert record["devices"]["split"].startswith("1 device acts (1 thread of 4 environments each), the same learn;")

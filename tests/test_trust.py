@@ -17,7 +17,7 @@ from boonta.experiments.systems import split_processes
 from boonta.experiments.tables import Split
 from boonta.testing import redis_servers
 from boonta.transport import ray, redis_server
-from tests.marks import in_full, needs_redis, slow
+from tests.marks import full, needs_redis, slow
 
 OWN = ["train", "theirs_agent:agent", "theirs_env:env"]
 SMALL = [
@@ -76,7 +76,6 @@ def test_a_run_of_ones_own_needs_no_flag_and_one_of_somebody_else_needs_it_once(
     assert (tmp_path / "home" / "boonta" / "seal.key").stat().st_mode & 0o777 == 0o600
     assert main(["eval", str(run), "--episodes", "2"]) == 0
     assert main(["train", "--resume", str(run), "--steps", "128"]) == 0
-    assert main(["watch", str(run), "--steps", "3"]) == 0
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "theirs"))
     for words in (
         ["eval", run], ["watch", run], ["match", run, "random"], ["play", run], ["train", "--resume", run],
@@ -338,8 +337,8 @@ def hostile(tmp_path):
     return tmp_path
 
 
-@slow
-@pytest.mark.parametrize("way", ["seed", *in_full("anakin", "split", "fleet")])
+@full
+@pytest.mark.parametrize("way", WAYS)
 def test_nothing_of_the_current_folder_is_imported(way, hostile):
     path = os.pathsep.join(one for one in sys.path if one and one != os.getcwd())
     words = [sys.executable, "-m", "boonta", "train", *WAYS[way], "--config", "none", "--steps", "400", "--out", "run"]

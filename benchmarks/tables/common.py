@@ -55,6 +55,17 @@ def drills(name: str) -> str:
     return table(head, lines) + where(rows)
 
 
+def kills() -> str:
+    """What runs that were killed had lost."""
+    rows = rows_of("kills")
+    lines = [
+        [row["cell"], str(row["facts"]["kills"]), f"{row['median']:.2f}", f"{row['max']:.2f}",
+         f"{row['facts']['due']:g} + {row['facts']['save']:.2f}"] for row in rows
+    ]  # fmt: skip
+    head = ["architecture", "kills", "lost, median s", "at most", "a checkpoint due, and its save, s"]
+    return table(head, lines) + where(rows)
+
+
 def soak(name: str) -> str:
     """What a long run held in its middle third and in its last."""
     rows = rows_of(name)

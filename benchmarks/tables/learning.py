@@ -1,9 +1,9 @@
-"""Tables of the learning runs."""
+"""Tables of the runs of every architecture: what they learn, and what is lost where they are killed."""
 
 import json
 from collections.abc import Callable
 
-from benchmarks.tables.common import RESULTS, Row, rows_of, short, table
+from benchmarks.tables.common import RESULTS, Row, kills, rows_of, short, table
 
 REFUSED = {
     ("ppo", "split"): "not there: it does not replay",
@@ -101,4 +101,5 @@ def _task(environment: str) -> str:
 TABLES: dict[str, Callable[[], str]] = {
     "matrix": _matrix,
     "curves": _curves,
+    "kills": kills,
 }

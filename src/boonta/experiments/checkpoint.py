@@ -226,7 +226,7 @@ def _check_index(folder: Path, names: set[str]) -> None:
     """
     base = {"driver": "file", "path": f"{folder}/"}
     keys = ts.KvStore.open({"driver": "ocdbt", "base": base}).result().list().result()
-    there = {key.decode().rpartition("/")[0] for key in keys}
+    there = {key.decode().rpartition("/")[0].replace("/", ".") for key in keys}  # names have slashes of their own
     if missing := sorted({name.replace("/", ".") for name in names} - there):
         raise ValueError(f"what was written has no {missing[0]}")
 
