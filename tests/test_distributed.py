@@ -9,10 +9,13 @@ import subprocess
 import sys
 import time
 
+import jax
 import numpy as np
 import pytest
+from jax.experimental import multihost_utils
 
 from boonta.cli import main
+from boonta.experiments import agreement
 from tests.marks import full, slow
 from tests.test_training import TINY, assigned, final, rows, status
 
@@ -182,3 +185,26 @@ def test_a_killed_replica_ends_the_other_and_both_go_on(victim, tmp_path):
         ends = [process.communicate(timeout=PATIENCE)[1] for process in again]
     assert [process.returncode for process in again] == [128 + signal.SIGTERM] * 2
     assert f"going on from step {saved}" in ends[0]
+
+
+def test_hosts_agree_on_what_one_of_them_knows(monkeypatch):
+    """With another host's word beside this one's."""
+    other = []
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    monkeypatch.setattr(jax, "process_index", lambda: 1)
+    monkeypatch.setattr(multihost_utils, "process_allgather", lambda mine: np.stack([mine, np.asarray(other[-1])]))
+    monkeypatch.setattr(multihost_utils, "broadcast_one_to_all", lambda tree: jax.tree.map(lambda x: x + 1, tree))
+    monkeypatch.setattr(multihost_utils, "sync_global_devices", other.append)
+    agreement.meet("here")
+    assert other == ["here"]
+    for received, theirs, number in (([], 0, 0), ([15], 0, 15), ([], 2, 2)):
+        other.append(theirs)
+        assert agreement.agreed(received) == number
+    other.append(False)
+    assert not agreement.together(True)
+    other.append(7)
+    assert agreement.same(7) and not agreement.same(8) and agreement.total(3) == 10
+    assert agreement.shared({"a": np.zeros(2)})["a"].tolist() == [1.0, 1.0]
+    assert agreement.lost(ValueError("mine")) is None
+    told = agreement.lost(RuntimeError("Gloo: Connection reset\nby peer"))
+    assert told.startswith("host 1 of 2 could not reach another one, which may have died (Gloo: Connection reset)")
