@@ -357,10 +357,14 @@ def test_checkpoints_of_td3_that_count_no_updates_are_refused_in_one_line(tmp_pa
     agent, _ = made(td3)
     state = agent.learners["value"].init(agent.init(jax.random.key(0)))
     checkpoints = Checkpoints(tmp_path)
-    checkpoints.save(5, {"value": state._replace(updates=())}, {}, None)
+    checkpoints.save(5, {"value": continuous.ValueState(*state[:3])}, {}, None)
     with pytest.raises(ValueError, match=r"were made by another version .*\(value/updates is new\); go on with that"):
         checkpoints.restore({"value": state})
     checkpoints.close()
+    for module in (ddpg, sac):  # whose checkpoints are as they were
+        others, _ = made(module)
+        kept = jax.eval_shape(others.learners["value"].init, jax.eval_shape(others.init, jax.random.key(0)))
+        assert kept._fields == ("optimizer", "critics", "policy")
 
 
 def test_td3_updates_its_policy_half_as_often():

@@ -162,12 +162,20 @@ class Rules(NamedTuple):
 
 
 class ValueState(NamedTuple):
-    """The critics' optimiser, the target networks, and the updates made (int32 []), () unless they delay targets."""
+    """The critics' optimiser and the target networks."""
 
     optimizer: optax.OptState
     critics: PyTree
     policy: PyTree
-    updates: PyTree
+
+
+class CountingState(NamedTuple):
+    """Of rules that delay targets: besides, the updates made (int32 [])."""
+
+    optimizer: optax.OptState
+    critics: PyTree
+    policy: PyTree
+    updates: jax.Array
 
 
 def agent(parts: Parts, rules: Rules) -> Agent:
@@ -214,16 +222,19 @@ def _value(parts: Parts, rules: Rules, policy_groups: tuple[str, ...]) -> Learne
         rate, limit = (hyper["value_learning_rate"], hyper.get("max_grad_norm")) if hyper else (0.0, None)
         return optimizer(settings.value_optimizer, rate, limit, settings.epsilon)
 
-    def init(params: Params) -> ValueState:
+    def init(params: Params) -> ValueState | CountingState:
         critics, policy = jax.tree.map(jnp.copy, (params["critics"], params["policy"]))
-        return ValueState(transform().init(critics), critics, policy, jnp.int32(0) if rules.delay_targets else ())
+        state = ValueState(transform().init(critics), critics, policy)
+        return CountingState(*state, jnp.int32(0)) if rules.delay_targets else state
 
     def loss(critics: PyTree, seen: PyTree, action: Array, atoms: Array, probabilities: Array, scale: Array) -> Any:
         outputs = nets.critics(critics, seen, action)  # [C, B, O]
         losses = jax.vmap(jax.vmap(head.loss), (0, None, None))(outputs, atoms, probabilities)
         return jnp.mean(jnp.sum(losses, axis=0) * scale), (losses, head.mean(outputs))
 
-    def update(state: ValueState, params: Params, sample: Sample, key: Key) -> tuple[ValueState, Params, Feedback]:
+    def update(
+        state: ValueState | CountingState, params: Params, sample: Sample, key: Key
+    ) -> tuple[ValueState | CountingState, Params, Feedback]:
         hyper, timesteps = params["settings"], sample.trajectory.timesteps
         arrived = jax.tree.map(lambda x: x[:, 1:], timesteps)
         reward, discount = settings.transform_reward(arrived.reward), hyper["discount"] * arrived.discount
@@ -259,14 +270,15 @@ def _value(parts: Parts, rules: Rules, policy_groups: tuple[str, ...]) -> Learne
         grads, metrics, policy = average((grads, metrics, params["policy"]))
         steps, moments = transform(hyper).update(grads, state.optimizer)
         critics = optax.apply_updates(params["critics"], steps)
-        rate, updates = hyper["target_rate"], state.updates
-        if rules.delay_targets:
-            updates = updates + 1
+        rate, count = hyper["target_rate"], None
+        if isinstance(state, CountingState):
+            count = updates = state.updates + 1
             rate *= updates % every.numerator * every.denominator % every.numerator < every.denominator
         both = (state.critics, state.policy), (critics, policy)
         targets = jax.tree.map(lambda old, new: old + rate * (new - old), *both)
         feedback = Feedback(metrics, error if prioritized else None)
-        return ValueState(moments, *targets, updates), {"critics": critics}, feedback  # type: ignore[call-arg]
+        made = ValueState(moments, *targets)
+        return made if count is None else CountingState(*made, count), {"critics": critics}, feedback
 
     prioritized = settings.sampler != "uniform"
     # The value learner counts its own updates, as where learners are processes it does not see the policy's.
