@@ -113,9 +113,7 @@ def parser(commands: Mapping[str, Callable[[argparse.Namespace], int]]) -> argpa
         )
         sub.add_argument("--member", metavar="I", type=int, default=0, help="of several seeds or settings (default: 0)")
     for sub in (train, serve, evaluate, watch, match, play):
-        sub.add_argument(
-            "--trust", action="store_true", help="import the modules that a run folder names, from now on; they run"
-        )
+        sub.add_argument("--trust", action="store_true", help="agree to the modules and places that a run folder names")
     report = command("report", "Write one self-contained HTML page about runs.")
     report.add_argument("runs", nargs="+", type=Path)
     report.add_argument("--out", metavar="FILE.html", type=Path)

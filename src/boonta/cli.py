@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _trust(args: argparse.Namespace) -> None:
-    """Seal the run folders of a command, all of them at once."""
+    """Seal the run folders that a command names."""
     from boonta.experiments import config as configuration
     from boonta.experiments import runs
 
@@ -81,7 +81,8 @@ def _actor(args: argparse.Namespace) -> int:
         if not separator or not key.startswith("env."):
             raise ValueError(f"--set {text}: must be env.KEY=VALUE")
         settings[key.removeprefix("env.")] = _value(value)
-    patient, args.patience = args.patience is not None, 300.0 if args.patience is None else args.patience
+    patient = args.patience is not None
+    args.patience = args.patience if patient else 300.0
     for key, low in {"envs": 1, "worker_count": 0, "worker_timeout": 0.1, "patience": 0.0}.items():
         if not getattr(args, key) >= low:
             raise ValueError(f"--{key.replace('_', '-')} must be at least {low}, got {getattr(args, key)}")

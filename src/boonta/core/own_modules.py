@@ -16,7 +16,7 @@ _counting, _inside = threading.Lock(), 0
 
 
 def own_module(name: str) -> ModuleType:
-    """The module of this name, installed or of the current folder, which comes last on the path of imports.
+    """The module of this name; the current folder is put last on the path of imports if it is not installed.
 
     Raises:
         ImportError: as an import does.
@@ -25,7 +25,7 @@ def own_module(name: str) -> ModuleType:
     found = importlib.util.find_spec(top)
     wanted = [one for one in (Path(here, f"{top}.py"), Path(here, top, "__init__.py")) if one.is_file()]
     if found is None and here not in sys.path:
-        sys.path.append(here)  # and not for what is installed
+        sys.path.append(here)
     elif found and found.origin and wanted and Path(found.origin).resolve() not in [one.resolve() for one in wanted]:
         print(
             f"boonta: WARNING: module {top} is {found.origin}, not that of the current folder, which comes last; "

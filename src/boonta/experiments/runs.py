@@ -31,7 +31,7 @@ class Run(NamedTuple):
 
 
 def config_of(folder: Path) -> Path:
-    """The configuration of the run in `folder`.
+    """Where the configuration of the run in `folder` is.
 
     Raises:
         FileNotFoundError: it is no run folder.
