@@ -23,6 +23,7 @@ from boonta.core.trace import Trace
 from boonta.envs.served import serve
 from boonta.experiments import config, systems
 from boonta.experiments.metrics import read_metrics
+from boonta.experiments.tables import patience
 from tests.marks import full, in_full, slow
 from tests.watching import watched
 
@@ -255,6 +256,27 @@ def test_silence_ends_the_run():
     with pytest.raises(Failed, match=r"no experience came from actor 0 for 1 s \(architecture.timeout\)"):
         threads.iterate(state)
     threads.stop()
+
+
+def dawdle(life, steps):
+    time.sleep(0.6)
+
+
+def test_environments_have_the_time_at_every_step():
+    threads, state = threads_of(lambda index, life: Fragile(index, life, dawdle), count=1, timeout=1.5)
+    threads.start(state)
+    state, metrics, _ = threads.iterate(state)  # after LENGTH steps, which take longer than the limit
+    assert metrics["health"] == 0
+    threads.stop()
+
+
+def test_a_run_waits_longer_for_slow_environments_unless_told():
+    for name in ("sebulba", "seed", "fleet", "split"):
+        slow = "architecture.worker_timeout=300"
+        for given, seconds in (([], 120), ([slow], 600), ([slow, "architecture.timeout=30"], 30)):
+            agent = "ddpg" if name == "split" else "ppo"
+            settings = config.resolve(agent, "gym:Pendulum-v1", name, assignments=given)
+            assert patience(settings.architecture_settings) == seconds
 
 
 def test_spans_are_summed_by_thread_and_drawn():

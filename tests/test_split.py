@@ -357,6 +357,17 @@ def test_nobody_goes_on_with_parameters_that_are_too_old(driver):
         assert role._read(exchange.totals())
 
 
+def test_every_step_of_slow_environments_is_a_move(driver, monkeypatch):
+    monkeypatch.setattr(split_roles, "BEAT", 0.0)
+    running, one = driver
+    running.restore(states_of(one), None, 0)
+    parts = Parts(together(one.wiring.agent), envs.make("gym:Pendulum-v1"), lambda params, episodes: None)
+    acting = split_roles.Acting(lambda: parts, one.wiring, running.exchange, 0, 0)
+    acting._move()
+    assert running.exchange.totals()["beat/environment/0"] == one.wiring.actor.unroll
+    acting.rollout.close()
+
+
 def test_a_learner_without_a_state_to_go_on_from_is_refused(driver, monkeypatch):
     monkeypatch.setattr(split_roles, "HANDED", 0.1)
     running, one = driver

@@ -368,7 +368,7 @@ def test_actions_of_any_size_are_sent(serving):
 def test_a_client_that_says_nothing_is_dropped(serving):
     address, room = serving(silence=0.5)
     quiet = link(address)
-    eventually(lambda: room.left == ["it said nothing for 0.5 s"])
+    eventually(lambda: room.left == ["it said nothing for 0.5 s (architecture.silence)"])
     with pytest.raises(Lost):
         quiet.step(timestep(PIXELS, 2))
     quiet.close()

@@ -97,8 +97,11 @@ class Rollout:
     def ready(self) -> None:
         """It is, once it answers."""
 
-    def run(self, params: Params, version: int) -> tuple[Trajectory, Told]:
-        """One piece of every environment, Trajectory [E, ...]; parameters that are new come as another dictionary."""
+    def run(self, params: Params, version: int, moved: Callable[[], None] = lambda: None) -> tuple[Trajectory, Told]:
+        """One piece of every environment, Trajectory [E, ...]; parameters that are new come as another dictionary.
+
+        `moved` is called after every step.
+        """
         since = time.perf_counter()
         if params is not self._given:  # once, not at every step
             read = {name: params[name] for name in self._reads}
@@ -107,6 +110,7 @@ class Rollout:
         for _ in range(self._unroll):
             slot, action = self._compiled.act(self._held, np.int32(version), slot, timestep)
             timestep = environments.step(np.asarray(action))
+            moved()
         slot, *made = self._compiled.close(slot, timestep)
         self._going = environments, slot, timestep
         trajectory, finished, bad = jax.device_get(made)

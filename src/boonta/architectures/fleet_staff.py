@@ -152,7 +152,8 @@ class Staff:
             patience = patience if call.method in post.known else max(patience, READY)
             silent = now - max(call.since, post.heard)
             if post.here and silent > (patience if post.ready else READY):
-                self._replace(post, f"no answer to {call.method!r} in {silent:.0f} s")
+                named = " (architecture.timeout)" if post.ready and patience == self.timeout else ""
+                self._replace(post, f"no answer to {call.method!r} in {silent:.0f} s{named}")
                 return  # what else is late may be so because of this
             if not post.here and self._quiet > READY:
                 raise Failed(f"{post.name}: no room for it ({_parts(post.needs)}) in {self._quiet:.0f} s")

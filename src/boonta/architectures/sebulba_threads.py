@@ -42,7 +42,7 @@ class Plan(NamedTuple):
         lag: most iterations of learning that the parameters which begin a trajectory may be behind those that learn
             from it; 0 waits for every update, and makes a run that can be repeated.
         restarts: how often batches of environments may fail within an hour, together, before the run does.
-        timeout: seconds without experience after which the run fails.
+        timeout: seconds without a step of a thread's environments after which the run fails.
         finite: whether an observation or reward that is not finite counts as a failure of its environments.
         hold: whether actors take new parameters only before a trajectory, as those do that have a network far away
             from the learner, and not before every step.
@@ -119,6 +119,7 @@ class Threads:
         self._taken = 0
         self._items: list[Item] = []  # for the next iteration
         self._made = [0] * len(self.placed)
+        self._moved = [0.0] * len(self.placed)  # when environments last answered
         self._failure: str | None = None
         self._fault: BaseException | None = None  # of an update
         self._stopping = False
@@ -233,7 +234,7 @@ class Threads:
         """The next item of the threads in turn, which bounds the lag and lets synchronous runs be repeated."""
         which = self._taken % len(self.queues)
         failed, since = self.supervisor.incidents, time.monotonic()
-        while time.monotonic() < since + self.plan.timeout:
+        while time.monotonic() < max(since, self._moved[which]) + self.plan.timeout:
             self.check()
             if self.asked():
                 raise Asked
@@ -282,20 +283,22 @@ class Threads:
         guard = Guard(partial(self.make, index, life), self.plan.finite, self.supervisor.tell)
         with jax.default_device(device), guard as environments:
             timestep = environments.reset()
+            self._moved[which] = time.monotonic()
             slot = compiled.begin(self._latest[device][0], key, index, np.int32(life))
             while True:
                 with self.trace.span("wait for the learner"):
                     if not self._may_begin(self._made[which] * len(self.placed) + which):
                         return
-                slot, timestep = self._unroll(device, compiled.act, slot, timestep, environments)
+                slot, timestep = self._unroll(which, compiled.act, slot, timestep, environments)
                 with self.trace.span("hand over"):
                     slot, trajectory, finished, bad = compiled.close(slot, timestep)
                     self.queues[which].put(Item(self._ship(trajectory), Told(finished, bad)))
                 self._made[which] += 1
 
     def _unroll(
-        self, device: Any, act: Callable[..., Any], slot: Slot, timestep: TimeStep, environments: Guard
+        self, which: int, act: Callable[..., Any], slot: Slot, timestep: TimeStep, environments: Guard
     ) -> tuple[Slot, TimeStep]:
+        device = self.placed[which]
         latest = self._latest[device]
         for _ in range(self.unit.actor.unroll):
             if not self.plan.hold:
@@ -305,4 +308,5 @@ class Threads:
                 action = np.asarray(action)
             with self.trace.span("step environments"):
                 timestep = environments.step(action)
+            self._moved[which] = time.monotonic()
         return slot, timestep

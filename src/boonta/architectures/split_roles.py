@@ -135,7 +135,7 @@ class Acting(Moving):
     def _move(self) -> None:
         # A version that is nobody's: of several learners' groups, that of the one that is oldest.
         version = max(min(self.others.versions.values()), 0)
-        trajectory, told = self.rollout.run(self.params, version)
+        trajectory, told = self.rollout.run(self.params, version, self.beat)
         self._told.append((told, self._lag))
         self.exchange.append(self.log, self.wiring.pieces.pack(trajectory))
 

@@ -1,7 +1,7 @@
 """The tables of a configuration that are neither the agent's nor the environment's: the run's, each architecture's."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from boonta.core.settings import setting
 
@@ -73,7 +73,12 @@ class Sebulba:
     restarts: int = setting(
         3, "how often environments may fail and be made anew within an hour before the run fails", low=0
     )
-    timeout: float = setting(120.0, "seconds without experience after which the run fails", low=1.0)
+    timeout: float = setting(
+        0.0,
+        "seconds without a step of an actor's environments after which the run fails; 0: the larger of 120 and twice "
+        "worker_timeout",
+        low=0.0,
+    )
     workers: Literal["auto", "serial", "threads", "processes"] = setting("auto", "what steps Python environments")
     worker_count: int = setting(
         0, "threads or processes for that, and threads of the pool of ale; 0: one per core", low=0
@@ -115,12 +120,16 @@ class Seed:
     compress: bool = setting(False, "keep observations in replay compressed")
     band: float = setting(0.0, "samples that inserting may be ahead of sampling, or behind; 0 for the least", low=0.0)
     clients: int = setting(256, "clients that may be connected at the same time", low=1)
-    silence: float = setting(60.0, "seconds after which a client that says nothing is dropped", low=0.1)
+    silence: float = setting(
+        0.0,
+        "seconds after which a client that says nothing is dropped; 0: the larger of 60 and worker_timeout",
+        low=0.0,
+    )
     timeout: float = setting(
-        120.0,
-        "seconds in which no client was answered, after which the run fails; where actors are not its own, it waits "
-        "without end while there are none",
-        low=1.0,
+        0.0,
+        "seconds in which no client was answered, after which the run fails, 0: the larger of 120 and twice "
+        "worker_timeout; where actors are not its own, it waits without end while there are none",
+        low=0.0,
     )
     restarts: int = setting(
         3, "how often actors of its own may end, and evaluations fail, within an hour before the run does", low=0
@@ -158,9 +167,10 @@ class Fleet:
     compress: bool = setting(False, "keep observations in replay compressed")
     restarts: int = setting(3, "how often each member may be replaced within an hour before the run fails", low=0)
     timeout: float = setting(
-        120.0,
-        "seconds after which a member that does not answer is replaced; it has 600 to begin, 1500 for an evaluation",
-        low=1.0,
+        0.0,
+        "seconds after which a member that does not answer is replaced, 0: the larger of 120 and twice worker_timeout; "
+        "it has 600 to begin, 1500 for an evaluation",
+        low=0.0,
     )
     workers: Literal["auto", "serial", "threads", "processes"] = setting("auto", "what steps Python environments")
     worker_count: int = setting(
@@ -209,7 +219,10 @@ class Split:
     compress: bool = setting(False, "keep observations in replay compressed")
     restarts: int = setting(3, "how often processes may be replaced within an hour before the run fails", low=0)
     timeout: float = setting(
-        120.0, "seconds after which a process that does not move is replaced; it has 600 more to begin", low=1.0
+        0.0,
+        "seconds after which a process that does not move is replaced, 0: the larger of 120 and twice worker_timeout; "
+        "it has 600 more to begin",
+        low=0.0,
     )
     workers: Literal["auto", "serial", "threads", "processes"] = setting("serial", "what steps Python environments")
     worker_count: int = setting(
@@ -219,3 +232,8 @@ class Split:
 
 
 ARCHITECTURES = {"anakin": Anakin, "sebulba": Sebulba, "seed": Seed, "fleet": Fleet, "split": Split}
+
+
+def patience(options: Any) -> float:
+    """Seconds that a run waits for its environments: by default twice what one may take to answer, at least 120."""
+    return float(options.timeout or max(120.0, 2 * options.worker_timeout))

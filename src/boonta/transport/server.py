@@ -155,7 +155,7 @@ class Server:
             if session is not None:
                 with self._hearing:
                     silent = self._heard.pop(context) is None
-                session.leave(f"it said nothing for {self.silence:g} s" if silent else why)
+                session.leave(f"it said nothing for {self.silence:g} s (architecture.silence)" if silent else why)
 
     def _welcomed(self, context: grpc.ServicerContext) -> tuple[Session, int]:
         """The session of whoever calls, who has said all with the call: nobody waits for a stranger."""

@@ -35,6 +35,7 @@ from boonta.experiments.replays import Arrays
 from boonta.experiments.systems.hosted import Hosted, Ledger
 from boonta.experiments.systems.protocol import Failed, Idle, fitting
 from boonta.experiments.tables import Fleet as Options
+from boonta.experiments.tables import patience
 from boonta.experiments.watchdog import watch_process
 from boonta.replay.windows import pace, windows
 
@@ -178,7 +179,7 @@ class Fleet(Hosted):
         plan = Plan(
             workers, envs, ahead=options.ahead, publish=options.publish, compress=options.compress,
             devices=options.devices or (0 if options.server_gpus else 1), restarts=options.restarts,
-            timeout=options.timeout, finite=self.drop, simulators=self.workers,
+            timeout=patience(options), finite=self.drop, simulators=self.workers,
             resources={role: Resources(getattr(options, f"{role}_cpus"), gpus[role]) for role in ROLES},
         )  # fmt: skip
         if not self.replaying:

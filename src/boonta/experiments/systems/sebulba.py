@@ -24,6 +24,7 @@ from boonta.experiments.systems import placement
 from boonta.experiments.systems.hosted import Hosted, Ledger, timeline
 from boonta.experiments.systems.protocol import Failed, Idle, fitting
 from boonta.experiments.tables import Sebulba as Options
+from boonta.experiments.tables import patience
 
 
 class Sebulba(Hosted):
@@ -47,7 +48,7 @@ class Sebulba(Hosted):
     def _plan(self, actors: list[Any], learners: list[Any], threads: int) -> None:
         """Who does what."""
         options, envs = self.options, self._envs(len(actors) * threads)
-        limits = (options.lag, options.restarts, options.timeout, self.drop, options.refresh == "unroll")
+        limits = (options.lag, options.restarts, patience(options), self.drop, options.refresh == "unroll")
         self.plan = Plan(actors, learners, threads, envs, *limits)
         self.unit = self._unit(envs, len(learners), len(actors) * threads)
         self.half, self.player, self.synchronous = self.unit.learner, actors[0], options.lag == 0

@@ -36,6 +36,7 @@ from boonta.experiments.systems import placement
 from boonta.experiments.systems.hosted import Hosted, Ledger, timeline
 from boonta.experiments.systems.protocol import Failed, Idle, fitting
 from boonta.experiments.tables import Seed as Options
+from boonta.experiments.tables import patience
 from boonta.replay.host import HostReplay
 from boonta.replay.limiter import Limiter
 from boonta.replay.windows import windows
@@ -82,7 +83,7 @@ class Seed(Hosted):
         each = envs // hosts // (self.actors or 1)
         self.plan = Plan(
             inference, envs // hosts, size // hosts, options.minimum, maximum, options.deadline, options.ahead,
-            options.timeout, not options.local,
+            patience(options), not options.local,
         )  # fmt: skip
         self.player, self._learners, self._sizes = inference[0], learners, (envs, size)
         self._make()
@@ -239,7 +240,7 @@ class Seed(Hosted):
         waiting = self.plan.envs * sizes.pieces * sizes.each  # for the pieces that complete them
         replay = HostReplay(wanted, batch, capacity + waiting, self.unit.piece(params), **kept)
         least, arriving = -(-wanted.minimum // hosts), self.plan.size * sizes.each
-        timeout = math.inf if self.plan.patient else options.timeout
+        timeout = math.inf if self.plan.patient else self.plan.timeout
         limiter = Limiter(wanted.samples_per_insert, least, arriving, batch, options.band, timeout)
         return Replaying(
             self.agent, self.unit, replay, limiter, self._learners, self.seed, options.prefetch, options.drawers
@@ -268,7 +269,7 @@ class Seed(Hosted):
         options = self.options
         self._folder = OwnFolder() if not options.address else None
         address = f"unix:{self._folder.path}/server" if self._folder else options.address
-        limits = (self.plan.maximum, options.clients, options.silence)
+        limits = (self.plan.maximum, options.clients, options.silence or max(60.0, options.worker_timeout))
         self.server = Server(
             address, Schema(self.spec), _door(threads), self.seed, self._security(), *limits, threads.refused
         )

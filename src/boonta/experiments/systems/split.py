@@ -39,6 +39,7 @@ from boonta.experiments.systems import split_processes
 from boonta.experiments.systems.hosted import Hosted
 from boonta.experiments.systems.protocol import Failed, Idle
 from boonta.experiments.tables import Split as Options
+from boonta.experiments.tables import patience
 from boonta.experiments.watchdog import watch_process
 from boonta.replay.windows import pace as steps_before
 from boonta.replay.windows import windows
@@ -189,7 +190,8 @@ class Split(Hosted):
 
             self._crew = Cluster(options.cluster, 0.0)
             begin = partial(split_cluster.started, self._crew, self.config, meeting)
-        running = split.Split(self.wiring, meeting.exchange, begin, self.supervisor, options.timeout, self._life)
+        seconds = patience(options)
+        running = split.Split(self.wiring, meeting.exchange, begin, self.supervisor, seconds, self._life)
         bare = jax.device_get(state)
         states = {name: one._replace(params=bare.params) for name, one in bare.learners.items()}
         running.restore(states, self._replay, self._made)

@@ -17,6 +17,7 @@ from boonta.core.settings import Refused
 from boonta.experiments import config as configuration
 from boonta.experiments import process, trust
 from boonta.experiments.config import Config
+from boonta.experiments.tables import patience
 from boonta.transport import redis_server
 from boonta.transport.redis import Redis
 from boonta.transport.shm import SharedMemory
@@ -109,7 +110,7 @@ def place(config: Config, layout: Layout, life: int) -> Place:
     _warn(redis_server.private(address, options.insecure))
     invitation = f"run {run} waits for {', '.join(options.remote)}: boonta split-worker --role ROLE {shlex.join(words)}"
     told = {"config": configuration.write(config), "life": str(life)}
-    return Place(Redis(layout, address, run, patience=options.timeout / 2, told=told), words, (), invitation)
+    return Place(Redis(layout, address, run, patience=patience(options) / 2, told=told), words, (), invitation)
 
 
 def started(config: Config, meeting: Place, everyone: list[str], roles: list[str], life: int) -> Sequence[Process]:
@@ -172,10 +173,10 @@ def invited(
     if life is None:
         _warn(warning)
     given = configuration.loaded(text, "--config") if text is not None else None
-    patience = given.architecture_settings.timeout / 2 if given and life is not None else 0.0
+    seconds = patience(given.architecture_settings) / 2 if given and life is not None else 0.0
     server = redis_server.client(transport)
     try:
-        run, told = redis_server.called(transport, lambda: redis_server.there(server, run), patience)
+        run, told = redis_server.called(transport, lambda: redis_server.there(server, run), seconds)
         config = _agreed(told.get("config", ""), given, own) if life is None else given
         if config is None:
             raise ValueError("--life is for those that the driver has started, with --config")
@@ -196,7 +197,7 @@ def invited(
                 hosts = process.Hosts(options.coordinator, options.value_processes, int(rank))
     finally:
         server.close()
-    join = lambda layout, role: Redis(layout, transport, run, role, held, options.timeout / 2)  # noqa: E731
+    join = lambda layout, role: Redis(layout, transport, run, role, held, patience(options) / 2)  # noqa: E731
     return Invited(config, life, hosts, join)
 
 
