@@ -128,7 +128,7 @@ def test_constructor_arguments_are_settings_too():
 @pytest.mark.parametrize(
     ("name", "settings", "message"),
     [
-        ("CartPole-v2", {}, "unknown environment of the family 'gymnax' 'CartPole-v2' .*'CartPole-v1'"),
+        ("CartPole-v2", {}, "unknown environment gymnax:CartPole-v2.*'gymnax:CartPole-v1'"),
         ("CartPole-v1", {"max_steps": 3}, "unknown setting of gymnax:CartPole-v1 'max_steps'.*max_steps_in_episode"),
         ("CartPole-v1", {"gravity": "strong"}, "setting gravity of gymnax:CartPole-v1 must be a number .*'strong'"),
     ],

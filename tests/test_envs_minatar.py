@@ -31,7 +31,7 @@ def test_settings_reach_the_game():
     made.reset()
     steps = [made.step(np.zeros(2, np.int32)) for _ in range(5)]
     assert (steps[-1].step_type == LAST).all() and (steps[-1].discount == 1.0).all()
-    with pytest.raises(ValueError, match="did you mean 'breakout'"):
+    with pytest.raises(ValueError, match="did you mean 'minatar:breakout'"):
         envs.make("minatar:breakot")
     with pytest.raises(ValueError, match="env.sticky must be from 0 to 1, got 2"):
         envs.make("minatar:breakout", sticky=2)

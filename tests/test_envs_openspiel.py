@@ -105,7 +105,7 @@ def test_parameters_of_a_game():
 
 def test_games_that_hide_something_are_not_there():
     assert "kuhn_poker" not in openspiel.names() and "tic_tac_toe" in openspiel.names()
-    with pytest.raises(ValueError, match="did you mean 'tic_tac_toe'"):
+    with pytest.raises(ValueError, match="did you mean 'openspiel:tic_tac_toe'"):
         envs.make("openspiel:tictactoe")
 
 

@@ -127,7 +127,7 @@ def test_bounds_are_allowed(key, value):
 
 
 def test_unknown_keys_are_named_with_the_nearest():
-    refused("ratte", 1, r"unknown key agent\.ratte: did you mean 'rate'\?; allowed: anything, ceiling, cost, flag")
+    refused("ratte", 1, r"unknown key agent\.ratte: did you mean 'agent.rate'\? allowed: anything, ceiling, cost, flag")
     refused("zzz", 1, r"unknown key agent\.zzz; allowed: ")
 
 
@@ -156,7 +156,7 @@ def test_what_is_written_is_what_is_read(rate, steps, sizes):
 def test_the_settings_of_ppo():
     built = build(ppo.Settings, {"hidden": "32,32", "value_clip": "0.2", "core": "lstm", "discount": 1}, "agent")
     assert (built.hidden, built.value_clip, built.core, built.discount) == ((32, 32), 0.2, "lstm", 1.0)
-    with pytest.raises(ValueError, match="agent.leraning_rate: did you mean 'learning_rate'"):
+    with pytest.raises(ValueError, match="agent.leraning_rate: did you mean 'agent.learning_rate'"):
         build(ppo.Settings, {"leraning_rate": 1}, "agent")
     assert set(traced(built)) == {
         "learning_rate",

@@ -8,14 +8,18 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NoReturn
 
+from boonta.core.names import nearest_names, unknown
+from boonta.experiments.tables import meant
+
 USAGE = 2  # the exit code where it does not
+VERY_LIKE = 0.75  # how like an option must be for it to be meant, and not a setting
 
 
 def parser(commands: Mapping[str, Callable[[argparse.Namespace], int]]) -> argparse.ArgumentParser:
     """What the command line understands; `command` of what it parses is the function of that name."""
     made = _Parser(prog="boonta", description="Write an agent once; run it on one chip, a pod, or a fleet.")
     made.add_argument("--version", action="version", version=f"boonta {version('boonta')}")
-    subparsers = made.add_subparsers(metavar="COMMAND", required=True)
+    subparsers = made.add_subparsers(metavar="COMMAND", dest="named", required=True)
 
     def command(name: str, text: str) -> argparse.ArgumentParser:
         sub = subparsers.add_parser(name, help=text, description=text)
@@ -134,9 +138,35 @@ class _Parser(argparse.ArgumentParser):
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings, allow_abbrev=False)
 
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        found, left = super().parse_known_args(args, namespace)
+        if unknown := next((word for word in left if word.startswith("-")), None):
+            self.error(self._unknown(unknown, left))
+        return found, left
+
     def error(self, message: str) -> NoReturn:
-        print(f"{self.prog}: {message}; see `{self.prog} --help`", file=sys.stderr)
+        print(f"{self.prog}: {message}{'' if message.endswith('?') else ';'} see `{self.prog} --help`", file=sys.stderr)
         sys.exit(USAGE)
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            name = "/".join(action.option_strings) or action.metavar or action.dest
+            if action.dest == "named" and not nearest_names(value, action.choices):
+                self.error(f"unknown COMMAND {value!r}: did you mean `boonta train {value}`?")
+            self.error(str(unknown(name, value, action.choices)))
+
+    def _unknown(self, option: str, left: list[str]) -> str:
+        """What is to be said of an option that there is not."""
+        option, _, value = option.partition("=")
+        known = self._option_string_actions
+        if near := nearest_names(option, known, VERY_LIKE):
+            return f"there is no option {option}: did you mean {near[0]}?"
+        if not option.startswith("--") or "--set" not in known:
+            return f"there is no option {option}"
+        following = left[left.index(option) + 1 :][:1] if option in left else []
+        value = value or next((word for word in following if not word.startswith("-")), "VALUE")
+        setting = meant(option[2:]) or "agent.KEY"
+        return f"there is no option {option}; settings are given as in --set {setting}={value}"
 
 
 def _add_training(sub: argparse.ArgumentParser) -> None:
@@ -201,9 +231,10 @@ def _add_security(sub: argparse.ArgumentParser, authority: str) -> None:
 
 
 def _count(text: str) -> int:
-    """A number of steps, also as 1e6 or 1_000_000."""
+    """A number of steps, also as 1e6, 1_000_000 or 1M."""
+    scale = {"k": 1e3, "m": 1e6, "g": 1e9}.get(text[-1:].lower(), 1.0)
     try:
-        value = float(text.replace("_", ""))
+        value = float((text if scale == 1.0 else text[:-1]).replace("_", "")) * scale
     except ValueError:
         value = 0.5
     if not value.is_integer():

@@ -14,13 +14,28 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from boonta.arguments import USAGE, parser
+from boonta.core.names import canonical
 from boonta.envs.errors import Failing
 from boonta.experiments import process
+
+FIRST = """Boonta: write an agent once; run it on one chip, a pod, or a fleet.
+
+  boonta train                              PPO on CartPole
+  boonta train sac gym:Pendulum-v1          an agent on an environment
+  boonta watch runs/NAME                    a film of what it learned
+  boonta report runs/NAME runs/OTHER        curves on one page
+  boonta list envs                          also agents, architectures, recipes
+  boonta doctor                             what is installed here
+
+`boonta --help` lists all commands, and `boonta train --help` all options of one."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Returns the exit code: 0 done, 1 failed, 2 usage, 128 + signal where one asked it to end."""
     process.mend_streams()
+    if not (sys.argv[1:] if argv is None else argv):
+        print(FIRST)
+        return 0
     args = parser(COMMANDS).parse_args(argv)
     try:
         if getattr(args, "trust", False):
@@ -150,6 +165,7 @@ def _train(args: argparse.Namespace) -> int:
     from boonta.experiments import claim, record
     from boonta.experiments import config as configuration
 
+    _named(args)
     run = {"steps": args.steps, "seed": args.seed, "seeds": args.seeds, "on_nan": args.on_nan, "sweep": args.sweep}
     assignments = list(args.assignments)
     if args.source is None and (args.checkpoint, args.member) != (None, None):
@@ -238,6 +254,23 @@ def _train(args: argparse.Namespace) -> int:
             f"report:     {page}"
         )
     return 0
+
+
+def _named(args: argparse.Namespace) -> None:
+    """Names in another case are meant; an environment in the agent's place is refused with the command that is meant.
+
+    Raises:
+        ValueError: it is.
+    """
+    from boonta.envs.registry import FAMILIES
+    from boonta.experiments.registry import AGENTS, ARCHITECTURES
+
+    args.agent = canonical(args.agent, AGENTS) if args.agent else None
+    args.on = canonical(args.on, ARCHITECTURES) if args.on else None
+    family, colon, _ = (args.agent or "").partition(":")
+    if colon and family in FAMILIES:
+        agent = canonical(args.env or "ppo", AGENTS)
+        raise ValueError(f"{args.agent!r} is an environment: did you mean `boonta train {agent} {args.agent}`?")
 
 
 def _cut(summary: dict[str, Any]) -> str:
@@ -382,14 +415,14 @@ def _bench(args: argparse.Namespace) -> int:
             "benchmarks/ comes with the repository, not with the package: install a clone, with pip install --editable"
         )
     if not (root / Path(*name.split("."))).with_suffix(".py").is_file():
-        from boonta.core.settings import nearest
+        from boonta.core.names import unknown
 
         scripts = [
             ".".join(file.relative_to(root / "benchmarks").with_suffix("").parts)
             for file in sorted((root / "benchmarks").glob("*/*.py"))
             if "def main" in file.read_text("utf-8")
         ]
-        raise ValueError(f"unknown benchmark {args.name!r}{nearest(args.name, scripts)}; allowed: {', '.join(scripts)}")
+        raise unknown("benchmark", args.name, scripts)
     sys.path.insert(0, str(root))
     sys.argv = [name, *args.arguments]
     runpy.run_module(name, run_name="__main__")

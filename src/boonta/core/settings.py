@@ -1,11 +1,12 @@
 """Typed settings: frozen dataclasses whose every field says what it means, and which refuse what they do not know."""
 
 import dataclasses
-import difflib
 import math
 import types
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from boonta.core.names import nearest, unknown
 
 T = TypeVar("T")
 
@@ -53,7 +54,7 @@ def build(cls: type[T], values: Mapping[str, Any], where: str) -> T:
     checked = {}
     for key, value in values.items():
         if key not in fields:
-            raise ValueError(f"unknown key {where}.{key}{nearest(key, fields)}; allowed: {', '.join(sorted(fields))}")
+            raise unknown("key", key, fields, where=f"{where}.")
         checked[key] = _check(value, hints[key], fields[key].metadata, f"{where}.{key}")
     return cls(**checked)
 
@@ -67,12 +68,6 @@ def traced(settings: Any) -> dict[str, float]:
 def continuous(settings: Any) -> list[str]:
     """The settings that can be swept."""
     return [field.name for field in dataclasses.fields(settings) if field.metadata.get("traced")]
-
-
-def nearest(word: str, known: Any) -> str:
-    """`: did you mean ...?` for a misspelt word, or nothing."""
-    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
-    return f": did you mean {close[0]!r}?" if close else ""
 
 
 def nearest_numbers(number: int, fits: Callable[[int], bool], what: str = "") -> str:

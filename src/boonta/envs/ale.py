@@ -8,10 +8,10 @@ import numpy as np
 
 from boonta.core import host
 from boonta.core import settings as typed
+from boonta.core.names import ENVS, unknown
 from boonta.core.settings import setting
 from boonta.core.spec import Discrete, Shape, Spec
 from boonta.core.types import FIRST, LAST, MID, TimeStep
-from boonta.envs.errors import unknown
 
 try:
     import ale_py
@@ -61,7 +61,7 @@ def make(name: str, **values: Any) -> host.Host:
     """
     options = typed.build(Settings, values, "env")
     if name not in (known := _roms()):
-        raise unknown("environment of the family 'ale'", name, names())
+        raise unknown("environment", name, names(), ENVS, "ale:")
     rom = known[name]
     ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
     probe = _vector(rom, 1, options, 1)

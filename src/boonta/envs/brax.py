@@ -8,8 +8,9 @@ from typing import Any
 import jax
 
 from boonta.core.environment import Environment
+from boonta.core.names import ENVS, unknown
 from boonta.envs import states
-from boonta.envs.errors import not_made, unknown
+from boonta.envs.errors import not_made
 
 try:
     with redirect_stdout(sys.stderr):  # where MuJoCo's part of it prints that it has no Warp, which it need not have
@@ -37,7 +38,7 @@ def make(name: str, episode_length: int = 1000, **settings: Any) -> Environment:
         ValueError: an unknown name or setting, or a value that the environment refuses.
     """
     if name not in names():
-        raise unknown("environment of the family 'brax'", name, names())
+        raise unknown("environment", name, names(), ENVS, "brax:")
     known = {*_arguments(envs._envs[name]), *_arguments(envs.PipelineEnv)} - {"sys"}
     for key in settings:
         if key not in known:

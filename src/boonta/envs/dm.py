@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 
 from boonta.core import host
+from boonta.core.names import ENVS, unknown
 from boonta.core.spec import Continuous, Discrete, Shape, Spec
 from boonta.core.types import FIRST, LAST, MID, PyTree, TimeStep
 from boonta.envs import drawing, parts, physics, trials, workers
 from boonta.envs.door import Door, remarks
-from boonta.envs.errors import Unsuitable, failing, unknown
+from boonta.envs.errors import Unsuitable, failing
 
 try:
     import dm_env
@@ -39,7 +40,7 @@ def make(name: str, **settings: Any) -> host.Host:
         ValueError: the suite does not know the task or a setting.
     """
     if name not in names():
-        raise unknown("environment of the family 'dm'", name, names())
+        raise unknown("environment", name, names(), ENVS, "dm:")
     return of(f"dm:{name}", partial(_one, name, **settings), settings)
 
 

@@ -1,19 +1,7 @@
 """How the environments refuse a setting."""
 
-import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
-
-MANY = 80  # names that nobody reads
-
-
-def unknown(what: str, value: object, allowed: Iterable[str]) -> ValueError:
-    """The error for a `value` that is not one of `allowed`: it names the nearest, and lists them unless too many."""
-    allowed = sorted(allowed)
-    near = difflib.get_close_matches(str(value), allowed, n=1, cutoff=0.5)
-    hint = f" (did you mean {near[0]!r}?)" if near else ""
-    listed = f"{len(allowed)}, see `boonta list envs`" if len(allowed) > MANY else ", ".join(allowed) or "none"
-    return ValueError(f"unknown {what} {value!r}{hint}; allowed: {listed}")
 
 
 def require(holds: bool, setting: str, value: object, allowed: str) -> None:

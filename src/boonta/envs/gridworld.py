@@ -12,10 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from boonta.core.environment import Environment, proceed, start
+from boonta.core.names import unknown
 from boonta.core.spec import Discrete, Shape, Spec
 from boonta.core.types import Action, Array, Key, TimeStep
 from boonta.envs import drawing
-from boonta.envs.errors import require, unknown
+from boonta.envs.errors import require
 
 
 class Preset(NamedTuple):

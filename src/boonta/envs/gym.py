@@ -9,11 +9,12 @@ import numpy as np
 from gymnasium import spaces
 
 from boonta.core import host
+from boonta.core.names import ENVS, unknown
 from boonta.core.spec import Continuous, Discrete, Shape, Spec
 from boonta.core.types import FIRST, LAST, MID, PyTree, TimeStep
 from boonta.envs import drawing, parts, physics, trials, workers
 from boonta.envs.door import Door, remarks
-from boonta.envs.errors import Unfit, Unsuitable, failing, unknown
+from boonta.envs.errors import Unfit, Unsuitable, failing
 
 
 def names() -> tuple[str, ...]:
@@ -40,7 +41,7 @@ def make(name: str, /, hide: Sequence[int] = (), **settings: Any) -> host.Host:
     except gymnasium.error.DeprecatedEnv as error:  # it says which version to take
         raise ValueError(f"gym:{name}: {error}") from error
     except gymnasium.error.Error as error:
-        raise unknown("environment of the family 'gym'", name, names()) from error
+        raise unknown("environment", name, names(), ENVS, "gym:") from error
     hidden = tuple(hide) if isinstance(hide, Sequence) else (hide,)
     made = of(f"gym:{name}", partial(_one, name, hidden, **settings), settings | ({"hide": hide} if hide else {}))
     if "render_mode" in settings:

@@ -11,11 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from boonta.core.environment import Environment, proceed, start
+from boonta.core.names import ENVS, unknown
 from boonta.core.spec import Continuous, Discrete, Shape, Spec
 from boonta.core.trees import strong
 from boonta.core.types import Action, Key, PyTree, TimeStep
 from boonta.envs import drawing
-from boonta.envs.errors import unknown
 
 try:
     import gymnax
@@ -47,7 +47,7 @@ def make(name: str, **settings: Any) -> Environment:
             neither one integer nor one array of reals.
     """
     if name not in registration.registered_envs:
-        raise unknown("environment of the family 'gymnax'", name, names())
+        raise unknown("environment", name, names(), ENVS, "gymnax:")
     with jax.ensure_compile_time_eval():  # constructors make arrays, which a caller's trace must not catch
         try:
             game, params = _configure(name, settings)

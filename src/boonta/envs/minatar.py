@@ -7,8 +7,9 @@ import gymnasium
 import numpy as np
 
 from boonta.core import host
+from boonta.core.names import ENVS, unknown
 from boonta.envs import drawing, gym
-from boonta.envs.errors import require, unknown
+from boonta.envs.errors import require
 
 try:
     from minatar.gym import BaseEnv
@@ -39,7 +40,7 @@ def make(
         ValueError: an unknown game, or a probability that is none.
     """
     if name not in names():
-        raise unknown("environment of the family 'minatar'", name, names())
+        raise unknown("environment", name, names(), ENVS, "minatar:")
     require(0.0 <= sticky <= 1.0, "env.sticky", sticky, "from 0 to 1")
     require(limit >= 0, "env.limit", limit, "at least 0")
     return gym.of(f"minatar:{name}", partial(_one, name, sticky, ramping, full_actions, limit))

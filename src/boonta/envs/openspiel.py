@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 
 from boonta.core import host
+from boonta.core.names import ENVS, unknown
 from boonta.core.spec import Discrete, Shape, Spec
 from boonta.core.types import FIRST, LAST, MID, TimeStep
 from boonta.envs import drawing, workers
-from boonta.envs.errors import not_made, unknown
+from boonta.envs.errors import not_made
 
 try:
     import pyspiel
@@ -44,7 +45,7 @@ def make(name: str, **settings: Any) -> host.Host:
         ValueError: an unknown game or parameter, or more than two players.
     """
     if name not in names():
-        raise unknown("environment of the family 'openspiel'", name, names())
+        raise unknown("environment", name, names(), ENVS, "openspiel:")
     try:
         game = pyspiel.load_game(name, settings)
     except pyspiel.SpielError as error:

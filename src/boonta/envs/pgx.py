@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from boonta.core.environment import Environment, proceed, start
+from boonta.core.names import ENVS, unknown
 from boonta.core.spec import Discrete, Spec
 from boonta.core.types import Action, Key, PyTree, TimeStep
 from boonta.envs import drawing
-from boonta.envs.errors import unknown
 
 try:
     import pgx
@@ -40,7 +40,7 @@ def make(name: str) -> Environment:
         ValueError: an unknown name.
     """
     if name not in names():
-        raise unknown("environment of the family 'pgx'", name, names())
+        raise unknown("environment", name, names(), ENVS, "pgx:")
     with jax.ensure_compile_time_eval():  # constructors make arrays, which a caller's trace must not catch
         game = pgx.make(name)  # type: ignore[arg-type]
     actions = Discrete(int(game.num_actions))

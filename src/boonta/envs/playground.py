@@ -7,8 +7,9 @@ from typing import Any
 import jax
 
 from boonta.core.environment import Environment
+from boonta.core.names import ENVS, unknown
 from boonta.envs import states
-from boonta.envs.errors import not_made, unknown
+from boonta.envs.errors import not_made
 
 try:
     from mujoco_playground import registry
@@ -36,7 +37,7 @@ def make(name: str, impl: str = "jax", **settings: Any) -> Environment:
             downloaded.
     """
     if name not in names():
-        raise unknown("environment of the family 'playground'", name, names())
+        raise unknown("environment", name, names(), ENVS, "playground:")
     config: Any = registry.get_default_config(name)
     for key in settings:
         if key not in config:

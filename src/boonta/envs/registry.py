@@ -11,11 +11,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
 
 from boonta.core.host import Host
+from boonta.core.names import ENVS, unknown
 from boonta.core.own_modules import own_module
 from boonta.core.settings import Refused, convert
 from boonta.core.spec import Continuous
 from boonta.envs import trials
-from boonta.envs.errors import Unsuitable, failing, unknown
+from boonta.envs.errors import Unsuitable, failing
 
 if TYPE_CHECKING:
     from boonta.core.environment import Environment
@@ -101,10 +102,10 @@ def _divided(settings: Mapping[str, Any], own: Iterable[str]) -> tuple[dict[str,
 def _made(name: str, settings: dict[str, Any]) -> "Environment | Host":
     family, separator, rest = name.partition(":")
     if not separator:
-        raise unknown("environment", name, names())
+        raise unknown("environment", name, names(), ENVS)
     if family == "boonta":
         if rest not in _OWN:
-            raise unknown("environment of the family 'boonta'", rest, _OWN)
+            raise unknown("environment", rest, _OWN, ENVS, "boonta:")
         module, factory = _OWN[rest].split(":")
         return _call(getattr(importlib.import_module(f"boonta.envs.{module}"), factory), name, settings)
     if family in _BRIDGES:

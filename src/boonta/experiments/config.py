@@ -14,10 +14,11 @@ import tomli_w
 
 from boonta.core import settings
 from boonta.core.host import Workers
-from boonta.core.settings import convert, nearest
+from boonta.core.names import nearest, unknown
+from boonta.core.settings import convert
 from boonta.envs import registry as environments
 from boonta.experiments import registry, trust
-from boonta.experiments.tables import ARCHITECTURES, Run
+from boonta.experiments.tables import ARCHITECTURES, Run, meant
 
 DEFAULTS = {"agent": "ppo", "env": "gymnax:CartPole-v1"}
 NAMED = (*DEFAULTS, "architecture")  # tables with a name
@@ -168,10 +169,7 @@ def members(config: Config) -> list[Member]:
         if not separator or not values:
             raise ValueError(f"run.sweep must look like key=v1,v2,..., got {text!r}")
         if key not in sweepable:
-            raise ValueError(
-                f"run.sweep: {key!r} is not a continuous setting of {config.agent}{nearest(key, sweepable)}; "
-                f"allowed: {', '.join(sorted(sweepable))}"
-            )
+            raise ValueError(f"run.sweep: {unknown(f'continuous setting of {config.agent}', key, sweepable)}")
         if any(key == axis[0][0] for axis in axes):
             raise ValueError(f"run.sweep names {key!r} twice; allowed: once, with all its values")
         checked = [settings.build(type(config.agent_settings), {key: value}, "agent") for value in values.split(",")]
@@ -357,9 +355,8 @@ def _read(file: str | Path | None) -> tuple[dict[str, Any], str]:
         return shipped[str(file)], str(file)
     path = Path(file)
     if not path.is_file():
-        raise FileNotFoundError(
-            f"--config {file}: neither a file nor a recipe{nearest(str(file), shipped)}; see `boonta list recipes`"
-        )
+        near = nearest(str(file), shipped) or ";"
+        raise FileNotFoundError(f"--config {file}: neither a file nor a recipe{near} see `boonta list recipes`")
     return _parse(_text(path, f"--config {file}"), f"--config {file}"), str(file)
 
 
@@ -377,7 +374,7 @@ def _parse(text: str, called: str) -> dict[str, Any]:
         raise ValueError(f"{called}: {error}") from error
     for table in tables:
         if table not in TABLES:
-            raise ValueError(f"{called}: unknown table [{table}]{nearest(table, TABLES)}; allowed: {', '.join(TABLES)}")
+            raise ValueError(f"{called}: {unknown('table', table, TABLES)}")
         if not isinstance(tables[table], dict):
             raise ValueError(f"{called}: {table!r} must be a table [{table}], got {tables[table]!r}")
     return tables
@@ -407,9 +404,10 @@ def _assignment(text: str) -> tuple[str, str, str]:
     path, separator, value = text.partition("=")
     table, dot, key = path.strip().partition(".")
     if not separator or not dot or table not in TABLES:
-        raise ValueError(
-            f"--set {text!r} must look like table.key=value with a table of {', '.join(TABLES)}{nearest(table, TABLES)}"
-        )
+        near = nearest(table, TABLES)
+        if not dot and (key := meant(path.strip())):
+            near = f": did you mean {key}={value or 'VALUE'}?"
+        raise ValueError(f"--set {text!r} must look like table.key=value with a table of {', '.join(TABLES)}{near}")
     return table, key, value.strip()
 
 

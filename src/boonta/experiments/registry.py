@@ -7,9 +7,8 @@ from importlib import resources
 from typing import Any, NamedTuple
 
 from boonta.core.agent import Agent
+from boonta.core.names import unknown
 from boonta.core.own_modules import own_module
-from boonta.core.settings import nearest
-from boonta.envs.registry import FAMILIES
 
 AGENTS = {
     "alphazero": "boonta.agents.alphazero:alphazero",
@@ -51,9 +50,7 @@ def agent(name: str) -> AgentEntry:
     path = AGENTS.get(name, name)
     module_name, separator, attribute = path.partition(":")
     if not separator or not module_name or module_name.startswith("."):
-        raise ValueError(
-            f"unknown agent {name!r}{nearest(name, AGENTS)}; allowed: {', '.join(AGENTS)} or module:factory"
-        )
+        raise unknown("agent", name, [*AGENTS, "module:factory"])
     try:
         module = own_module(module_name) if name == path else importlib.import_module(module_name)
     except ModuleNotFoundError as error:
@@ -61,10 +58,7 @@ def agent(name: str) -> AgentEntry:
             raise
         raise ValueError(f"agent {name!r}: there is no module {module_name!r}") from error
     if not callable(getattr(module, attribute, None)) or not hasattr(module, "Settings"):
-        hint = "; if it is an environment, name the agent before it" if module_name in FAMILIES else ""
-        raise ValueError(
-            f"agent {name!r}: module {module_name} must define {attribute!r} and a dataclass 'Settings'{hint}"
-        )
+        raise ValueError(f"agent {name!r}: module {module_name} must define {attribute!r} and a dataclass 'Settings'")
     return AgentEntry(getattr(module, attribute), module.Settings, getattr(module, "ENV", {}))
 
 
@@ -80,9 +74,7 @@ def architecture(name: str) -> str:
         ValueError: unknown.
     """
     if name not in ARCHITECTURES:
-        raise ValueError(
-            f"unknown architecture {name!r}{nearest(name, ARCHITECTURES)}; allowed: {', '.join(ARCHITECTURES)}"
-        )
+        raise unknown("architecture", name, ARCHITECTURES)
     return name
 
 

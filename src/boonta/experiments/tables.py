@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from boonta.core.names import ALIASES
 from boonta.core.settings import setting
 
 
@@ -237,3 +238,14 @@ ARCHITECTURES = {"anakin": Anakin, "sebulba": Sebulba, "seed": Seed, "fleet": Fl
 def patience(options: Any) -> float:
     """Seconds that a run waits for its environments: by default twice what one may take to answer, at least 120."""
     return float(options.timeout or max(120.0, 2 * options.worker_timeout))
+
+
+def meant(word: str) -> str:
+    """The setting that somebody means who names no table, as `run.steps`; nothing where that is not clear."""
+    word = word.replace("-", "_")
+    for name in (word, *ALIASES.get(word, ())):
+        for table, known in (("run", [Run]), ("architecture", ARCHITECTURES.values())):
+            if any(name in one.__dataclass_fields__ for one in known):
+                return f"{table}.{name}"
+    known = [*ALIASES.get(word, ()), *(word for names in ALIASES.values() if word in names)]
+    return f"agent.{known[0]}" if known else ""

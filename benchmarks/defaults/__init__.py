@@ -1,0 +1,1 @@
+"""What agents learn without a recipe, beside the defaults of a peer."""
