@@ -1,18 +1,22 @@
 """Whose modules are imported: of run folders, of a Redis server, and of the current folder."""
 
 import importlib
+import json
 import os
 import subprocess
 import sys
+import zipfile
 
 import cloudpickle
+import numpy as np
 import pytest
 
 from boonta.cli import main
 from boonta.core import own_modules
 from boonta.envs import registry as environments
-from boonta.experiments import claim, process, trust
+from boonta.experiments import claim, curves, process, trust
 from boonta.experiments import config as configuration
+from boonta.experiments.replays import Replays
 from boonta.experiments.systems import split_processes
 from boonta.experiments.tables import Split
 from boonta.testing import redis_servers
@@ -184,12 +188,89 @@ def test_a_cluster_is_no_module(capfd):
 def test_links_in_a_strange_run_folder_lead_nowhere(mark, tmp_path):
     folder, mine = written(tmp_path / "run", "ppo", "boonta:catch"), tmp_path / "mine"
     mine.write_text("precious")
-    for name in (".lock", "metrics.jsonl"):
-        (folder / name).symlink_to(mine)
+    (folder / "replay" / "7").mkdir(parents=True)
+    for name in (".lock", "metrics.jsonl", "checkpoints", "replay/7/host-0.tmp"):
+        (folder / name).symlink_to(tmp_path if name == "checkpoints" else mine)
         with pytest.raises(ValueError, match=f"{name} is a link"), claim.claimed(folder):
             pass
         (folder / name).unlink()
+    (folder / "replay" / "8").mkdir()
+    (folder / "replay" / "8" / "host-0.tmp").symlink_to(mine)
+    Replays(folder).save(8, {"a": np.zeros(2)})
     assert mine.read_text() == "precious"
+
+
+def test_only_the_replays_of_other_steps_are_forgotten(tmp_path):
+    for name in ("7", "8", "photos"):
+        (tmp_path / "replay" / name).mkdir(parents=True)
+    Replays(tmp_path).forget_all_but(8)
+    assert {path.name for path in (tmp_path / "replay").iterdir()} == {"8", "photos"}
+
+
+def test_a_replay_of_somebody_else_holds_numbers_alone(tmp_path):
+    place = tmp_path / "replay" / "7" / "host-0.npz"
+    place.parent.mkdir(parents=True)
+    header = b"{'descr': '|O', 'fortran_order': False, 'shape': (2,), }"
+    array = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + b"A" * 16  # addresses of objects
+    with zipfile.ZipFile(place, "w") as archive:
+        archive.writestr("weights.npy", array)
+    found, why = Replays(tmp_path).restore(7)
+    assert found is None and "weights.npy holds object, which is no number" in why
+
+
+def test_what_is_trusted_is_named_as_a_whole(mark, tmp_path):
+    folder = written(tmp_path / "run")
+    text = (folder / "config.toml").read_text().replace('name = "anakin"', 'name = "sebulba"\ntrace = "/etc/theirs"')
+    text = text.replace("envs = 0\n", "").replace("devices = 1\n", "")
+    (folder / "config.toml").write_text(text)
+    with pytest.raises(trust.Untrusted, match="theirs_env.* and places .*architecture.trace='/etc/theirs'"):
+        configuration.load(folder / "config.toml")
+
+
+def test_a_report_reads_files_of_the_folder_alone(tmp_path):
+    folder = written(tmp_path / "run", "ppo", "boonta:catch")
+    (tmp_path / "secret.toml").write_text('[run]\nname = "secret"\n')
+    text = (folder / "config.toml").read_text()
+    (folder / "config.toml").unlink()
+    (folder / "config.toml").symlink_to(tmp_path / "secret.toml")
+    with pytest.raises(OSError, match="symbolic links"):
+        curves.load([folder])
+    (folder / "config.toml").unlink()
+    (folder / "config.toml").write_text(text)
+    os.mkfifo(folder / "metrics.jsonl")
+    with pytest.raises(OSError, match="metrics.jsonl is not a file"):
+        curves.load([folder])
+
+
+@pytest.mark.parametrize("command", ["report", "doctor", "eval"])
+def test_nested_text_is_refused_in_one_line(command, tmp_path, capfd):
+    folder = written(tmp_path / "run", "ppo", "boonta:catch")
+    (folder / "config.toml").write_text("a = " + "[" * 5000 + "]" * 5000)
+    assert main([command, str(folder)]) == 2
+    (line,) = capfd.readouterr().err.splitlines()
+    assert "config.toml" in line
+
+
+def test_what_others_say_moves_no_terminal(tmp_path, capfd):
+    folder = written(tmp_path / "run", "ppo", "boonta:catch")
+    (folder / "run.json").write_text(json.dumps({"status": "failed", "cause": "\x1b]52;c;stolen\x07"}))
+    main(["doctor", str(folder)])
+    out, err = capfd.readouterr()
+    assert "\x1b" not in out + err and "\\x1b]52" in out
+
+
+def test_how_reports_look_is_not_up_to_the_current_folder(tmp_path, monkeypatch):
+    (tmp_path / "matplotlibrc").write_text("text.usetex: True\n")
+    monkeypatch.chdir(tmp_path)
+    code = "from boonta.experiments import charts; import matplotlib; print(matplotlib.rcParams['text.usetex'])"
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "False\n"
+
+
+def test_a_folder_without_a_module_in_it_hides_none(mark, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    (tmp_path / "theirs_env").mkdir()  # what Python takes for a namespace
+    assert own_modules.own_module("theirs_env").env
 
 
 def test_a_member_of_a_crew_goes_on_with_the_path_of_the_driver(mark, monkeypatch):
@@ -262,6 +343,15 @@ def test_the_word_of_a_redis_server_is_not_enough_to_import_a_module(mark, tmp_p
         assert joined({"config": plain, "life": "3"}, plain).life == 3
         agreed = plain.replace('"gym:Pendulum-v1"', '"theirs_env:env"')
         assert joined({"config": agreed, "life": "0"}, env="theirs_env:env").config.env == "theirs_env:env"
+        shared = plain.replace("value_processes = 1", "value_processes = 2").replace('"environment/1"', '"value/1"')
+        redis_server.tell(
+            client, "a", {"config": shared.replace('coordinator = ""', 'coordinator = "evil:1"'), "life": "0"}
+        )
+        about = (server.address, "value/1", None, "a", None)
+        with pytest.raises(ValueError, match="has the coordinator 'evil:1': --coordinator 'evil:1' agrees to that"):
+            split_processes.invited(*about, process.Hosts(), {})
+        hosts = split_processes.invited(*about, process.Hosts("evil:1"), {}).hosts
+        assert hosts == process.Hosts("evil:1", 2, 1)
         client.close()
 
 

@@ -56,6 +56,13 @@ def test_what_is_sent_arrives(name, count):
     schema = Schema(spec)
     sent = timestep(spec, count)
     actions = np.resize(schema.no_actions, (count, *schema.no_actions.shape[1:])) + 1
+    if isinstance(spec.action, Discrete):
+        for wrong in (-1, spec.action.n):
+            with pytest.raises(Malformed, match="action must be from 0 to below"):
+                schema.decode_actions(schema.encode_actions(np.full_like(actions, wrong)), count)
+    else:
+        with pytest.raises(Malformed, match="action is not finite"):
+            schema.decode_actions(schema.encode_actions(np.full_like(actions, np.nan)), count)
     got = schema.decode(schema.encode(sent), None, actions)
     nests.mapped(np.testing.assert_array_equal, got, sent)
     assert not got.action.any(), "the action before FIRST is zeros"
@@ -202,7 +209,7 @@ def test_other_messages_are_named(message, words):
 
 def total(timestep, count):
     """Of what is seen, for each environment."""
-    return timestep.observation.reshape(count, -1).sum(axis=1).astype(np.int32)
+    return (timestep.observation.reshape(count, -1).sum(axis=1) % PIXELS.action.n).astype(np.int32)
 
 
 class Room:
@@ -265,7 +272,7 @@ def test_steps_go_there_and_actions_come_back(serving, tmp_path, where):
     assert mine.welcome == (7, 2, 11)
     for i in range(20):
         sent = timestep(PIXELS, 2, MID if i else FIRST, seed=i)
-        np.testing.assert_array_equal(mine.step(sent), sent.observation.reshape(2, -1).sum(axis=1))
+        np.testing.assert_array_equal(mine.step(sent), total(sent, 2))
     mine.close()
     eventually(lambda: room.left == ["it left"])
 

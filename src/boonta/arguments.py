@@ -150,7 +150,7 @@ class _Parser(argparse.ArgumentParser):
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
-            name = "/".join(action.option_strings) or action.metavar or action.dest
+            name = "/".join(action.option_strings) or str(action.metavar or action.dest)
             if action.dest == "named" and not nearest_names(value, action.choices):
                 self.error(f"unknown COMMAND {value!r}: did you mean `boonta train {value}`?")
             self.error(str(unknown(name, value, action.choices)))

@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         process.last_word(f"boonta: {error}")
         return 1
     except (ValueError, FileNotFoundError, FileExistsError, NotADirectoryError, PermissionError, ImportError) as error:
-        print(f"boonta: {error}", file=sys.stderr)
+        print(f"boonta: {process.printable(error)}", file=sys.stderr)
         return USAGE
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except OSError as error:
-        print(f"boonta: {error}", file=sys.stderr)
+        print(f"boonta: {process.printable(error)}", file=sys.stderr)
         return 1
     except (RuntimeError, AssertionError) as error:
         if not process.no_backend(error):
@@ -127,7 +127,7 @@ def _actor(args: argparse.Namespace) -> int:
             Actor(addresses, args.envs, args.first, name, security, workers, args.patience, quiet=args.tied),
         )
     except (Lost, Exhausted) as error:
-        print(f"boonta: {error}", file=sys.stderr)
+        print(f"boonta: {process.printable(error)}", file=sys.stderr)
     return 1
 
 
@@ -156,7 +156,7 @@ def _split_worker(args: argparse.Namespace) -> int:
     try:
         work(args.role, invited(args.transport, args.role, text, args.run, args.life, hosts, own, args.insecure))
     except Disconnected as error:
-        print(f"boonta: {args.role}: {error}", file=sys.stderr)
+        print(f"boonta: {args.role}: {process.printable(error)}", file=sys.stderr)
         return 1
     return 0
 
@@ -454,7 +454,7 @@ def _doctor(args: argparse.Namespace) -> int:
         print(json.dumps(facts))
         return code
     for key, value in facts.items():
-        print(f"{key}:" if isinstance(value, dict | list) else f"{key}: {value}")
+        print(process.printable(f"{key}:" if isinstance(value, dict | list) else f"{key}: {value}"))
         for line in (
             [f"{k}: {v}" for k, v in value.items()]
             if isinstance(value, dict)
@@ -462,7 +462,7 @@ def _doctor(args: argparse.Namespace) -> int:
             if isinstance(value, list)
             else []
         ):
-            print(f"  {line}")
+            print(process.printable(f"  {line}"))
     return code
 
 

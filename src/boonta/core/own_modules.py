@@ -24,7 +24,7 @@ def own_module(name: str) -> ModuleType:
     here, top = os.getcwd(), name.partition(".")[0]
     found = importlib.util.find_spec(top)
     wanted = [one for one in (Path(here, f"{top}.py"), Path(here, top, "__init__.py")) if one.is_file()]
-    if found is None and here not in sys.path:
+    if (found is None or found.origin is None) and here not in sys.path:  # without an origin it is a mere folder
         sys.path.append(here)
     elif found and found.origin and wanted and Path(found.origin).resolve() not in [one.resolve() for one in wanted]:
         print(

@@ -18,6 +18,8 @@ from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator
 from boonta.experiments import curves
 from boonta.experiments.curves import EPISODE, EVAL, MAX_POINTS, SPEED, Run, Track, finite
 
+matplotlib.rcdefaults()  # the current folder may hold a matplotlibrc of anybody's
+
 
 class Ink(NamedTuple):
     """The colours of a chart."""

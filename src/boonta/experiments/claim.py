@@ -18,9 +18,10 @@ def claimed(folder: Path) -> Iterator[None]:
     Raises:
         Refused: another process is writing to it, or files of it lie elsewhere.
     """
-    for path in folder.iterdir():
-        if path.is_symlink() and not path.is_dir():
-            raise Refused(f"{path} is a link, and a run writes to files of its own folder only; delete the link")
+    for place, folders, names in os.walk(folder):
+        for path in (Path(place, name) for name in (*folders, *names)):
+            if path.is_symlink():
+                raise Refused(f"{path} is a link, and a run writes to files of its own folder only; delete the link")
     with open(os.open(folder / NAME, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o666), "a+") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -17,7 +17,7 @@ from boonta.core.host import Workers
 from boonta.core.names import nearest, unknown
 from boonta.core.settings import convert
 from boonta.envs import registry as environments
-from boonta.experiments import registry, trust
+from boonta.experiments import files, registry, trust
 from boonta.experiments.tables import ARCHITECTURES, Run, meant
 
 DEFAULTS = {"agent": "ppo", "env": "gymnax:CartPole-v1"}
@@ -234,7 +234,7 @@ def load(path: Path, beyond: bool = False) -> Config:
         Untrusted: it names modules, or such places, and this user has not agreed to that.
         ValueError: it is not what `write` writes.
     """
-    text = _text(path, str(path))
+    text = _folder_text(path)
     trust.check(path.parent, text, parsed(text, str(path)), beyond)
     return loaded(text, str(path))
 
@@ -245,7 +245,7 @@ def tables_of(path: Path) -> dict[str, dict[str, Any]]:
     Raises:
         ValueError: it is not what `write` writes.
     """
-    return parsed(_text(path, str(path)), str(path))
+    return parsed(_folder_text(path), str(path))
 
 
 def trusted(path: Path) -> list[str]:
@@ -254,7 +254,7 @@ def trusted(path: Path) -> list[str]:
     Raises:
         ValueError: it is not what `write` writes.
     """
-    text = _text(path, str(path))
+    text = _folder_text(path)
     trust.seal(path.parent, text, tables := parsed(text, str(path)))
     return [*trust.modules(tables).values(), *trust.places(tables)]
 
@@ -360,6 +360,14 @@ def _read(file: str | Path | None) -> tuple[dict[str, Any], str]:
     return _parse(_text(path, f"--config {file}"), f"--config {file}"), str(file)
 
 
+def _folder_text(path: Path) -> str:
+    """Of a run folder, which may be somebody else's."""
+    try:
+        return files.read_bytes(path).decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
 def _text(path: Path, called: str) -> str:
     try:
         return path.read_text("utf-8")
@@ -370,7 +378,7 @@ def _text(path: Path, called: str) -> str:
 def _parse(text: str, called: str) -> dict[str, Any]:
     try:
         tables = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ValueError(f"{called}: {error}") from error
     for table in tables:
         if table not in TABLES:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from boonta.experiments.files import read_json
+from boonta.experiments.files import read_bytes, read_json
 from boonta.experiments.metrics import read_metrics
 
 MAX_POINTS = 2000
@@ -64,8 +64,8 @@ def _read(folder: Path, name: str) -> Run:
             raise ValueError(f"{folder / 'run.json'}: {key!r} must be a number, got {value!r}")
     config = folder / "config.toml"
     try:
-        settings = tomllib.loads(config.read_text("utf-8")) if config.is_file() else {}
-    except ValueError as error:
+        settings = tomllib.loads(read_bytes(config).decode("utf-8")) if os.path.lexists(config) else {}
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{config} is not TOML: {error}") from error
     if odd := next((key for key, value in settings.items() if not isinstance(value, dict)), ""):
         raise ValueError(f"{config}: {odd!r} must be a table")

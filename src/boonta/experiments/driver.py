@@ -24,6 +24,7 @@ from boonta.experiments.checkpoint import FOLDER, Checkpoints
 from boonta.experiments.config import Config
 from boonta.experiments.intervals import Interval
 from boonta.experiments.metrics import MetricsLog
+from boonta.experiments.process import printable
 from boonta.experiments.progress import Progress
 from boonta.experiments.replays import Replays
 from boonta.experiments.systems import Failed, Idle, System
@@ -346,7 +347,7 @@ class Driver:
                 continue
             if "close() raised" in notice:
                 self._unclosed.add(notice)
-            print(f"boonta: WARNING: {notice}", file=sys.stderr)
+            print(f"boonta: WARNING: {printable(notice)}", file=sys.stderr)
 
     def _check(self, made: Totals, logged: int) -> None:
         if self.config.run.on_nan == "ignore" or not made.bad.any():

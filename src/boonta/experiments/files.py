@@ -3,9 +3,12 @@
 import json
 import math
 import os
+import stat
 import threading
 from pathlib import Path
 from typing import Any
+
+MOST = 1 << 26  # bytes of a file that is read whole
 
 
 def write_bytes(path: str | Path, data: bytes) -> None:
@@ -18,7 +21,8 @@ def write_bytes(path: str | Path, data: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
     try:
-        with beside.open("wb") as file:
+        beside.unlink(missing_ok=True)
+        with beside.open("xb") as file:  # never through a link
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
@@ -47,6 +51,26 @@ def write_json(path: str | Path, value: Any) -> None:
     write_text(path, json.dumps(plain(value), indent=2, allow_nan=False) + "\n")
 
 
+def read_bytes(path: str | Path, most: int = MOST) -> bytes:
+    """What is in a file that may be somebody else's: a file itself, and neither a link nor a device.
+
+    Args:
+        path: of it.
+        most: bytes.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        OSError: it is none of these, or too large.
+    """
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
+        facts = os.fstat(file.fileno())
+        if not stat.S_ISREG(facts.st_mode):
+            raise OSError(f"{path} is not a file")
+        if facts.st_size > most:
+            raise OSError(f"{path} has {facts.st_size:,} bytes, of which at most {most:,} are read")
+        return file.read(most)
+
+
 def read_json(path: str | Path) -> Any:
     """What the JSON file at `path` says.
 
@@ -55,7 +79,7 @@ def read_json(path: str | Path) -> Any:
         ValueError: it is not JSON; the message names the file, the line and the column.
     """
     try:
-        return json.loads(Path(path).read_text("utf-8"))
+        return json.loads(read_bytes(path))
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not JSON: {error}") from error
 

@@ -1,15 +1,17 @@
 """The log of a run: one JSON object a line in `metrics.jsonl`, mirrored to TensorBoard."""
 
 import json
+import os
 import threading
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from boonta.experiments.files import plain, write_bytes
+from boonta.experiments.files import plain, read_bytes, write_bytes
 
 METRICS = "metrics.jsonl"
+MOST = 1 << 32  # bytes of a log that is read
 TENSORBOARD = "tensorboard"
 
 
@@ -107,16 +109,16 @@ def read_metrics(folder: str | Path) -> list[dict[str, Any]]:
         ValueError: any other line is not a JSON object; the message names the file and the line.
     """
     path = Path(folder) / METRICS
-    if not path.exists():
+    if not os.path.lexists(path):
         return []
-    lines = path.read_bytes().split(b"\n")
+    lines = read_bytes(path, MOST).split(b"\n")
     rows = []
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         try:
             row = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             if number == len(lines):
                 break
             raise ValueError(f"{path}, line {number}, is not JSON: {error}") from error

@@ -197,10 +197,15 @@ def leads() -> bool:
     return jax.process_index() == 0
 
 
+def printable(text: object) -> str:
+    """A text in which others may have a say, without what would move a terminal's cursor or set its clipboard."""
+    return "".join(c if c.isprintable() or c in "\n\t" else ascii(c)[1:-1] for c in str(text))
+
+
 def last_word(message: str) -> None:
     """Say why a run failed; of several hosts, whose libraries go on about the dead one, nothing comes after it."""
     sys.stderr.flush()
-    os.write(2, f"{message}\n".encode())
+    os.write(2, f"{printable(message)}\n".encode())
     jax = sys.modules.get("jax")
     if jax and jax.distributed.is_initialized():
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)

@@ -13,6 +13,7 @@ from boonta.core.types import PyTree
 from boonta.experiments import agreement
 
 FOLDER = "replay"
+NUMBERS = "biufV"  # kinds of dtype; V as raw bytes is how NumPy writes bfloat16
 Arrays = dict[str, np.ndarray]
 
 
@@ -38,7 +39,8 @@ class Replays:
         place.parent.mkdir(parents=True, exist_ok=True)
         beside = place.with_suffix(".tmp")
         try:
-            with beside.open("wb") as file:
+            beside.unlink(missing_ok=True)
+            with beside.open("xb") as file:  # never through a link
                 np.savez(file, **arrays)  # type: ignore[arg-type]
                 file.flush()
                 os.fsync(file.fileno())
@@ -52,7 +54,7 @@ class Replays:
         agreement.meet(f"replay at {env_steps}")
         if jax.process_index() == 0:
             for other in self._folder.iterdir():
-                if other.name != str(env_steps):
+                if other.name.isdecimal() and other.name != str(env_steps):
                     shutil.rmtree(other)
 
     def restore(self, env_steps: int) -> tuple[Arrays | None, str]:
@@ -84,6 +86,8 @@ def _mapped(path: Path) -> Arrays:
             file.seek(one.header_offset + 30 + name + extra)
             read = {1: np.lib.format.read_array_header_1_0, 2: np.lib.format.read_array_header_2_0}
             shape, columns_first, dtype = read[np.lib.format.read_magic(file)[0]](file)
+            if dtype.kind not in NUMBERS or dtype.hasobject:  # objects would be addresses that a stranger chose
+                raise ValueError(f"{one.filename} holds {dtype}, which is no number")
             empty, order = 0 in shape, "F" if columns_first else "C"
             array = np.zeros(shape, dtype) if empty else np.memmap(file, dtype, "r", file.tell(), shape, order)
             found[one.filename.removesuffix(".npy")] = array

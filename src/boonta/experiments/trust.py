@@ -78,8 +78,8 @@ def check(folder: Path, text: str, tables: Mapping[str, Any], beyond: bool = Fal
     Raises:
         Untrusted: it names modules of somebody's own, or such places, and no seal of this user's is there.
     """
-    imported, gone_to = ", ".join(modules(tables).values()), ", ".join(places(tables) if beyond else [])
-    if not (imported or gone_to) or text in _accepted:
+    imported = ", ".join(modules(tables).values())
+    if not (imported or (beyond and places(tables))) or text in _accepted:
         return
     try:
         key, why = _key(make=False), "it is somebody else's, older than seals, or was edited"
@@ -87,8 +87,11 @@ def check(folder: Path, text: str, tables: Mapping[str, Any], beyond: bool = Fal
         key, why = b"", str(error)
     if key and any(hmac.compare_digest(line, _sealed(key, text)) for line in _lines(_file(folder, key))):
         return
-    named = f"modules that would be imported ({imported})" if imported else f"places beyond the run ({gone_to})"
-    raise Untrusted(f"{folder}: its config.toml names {named}, and you have not sealed it: {why}; --trust seals it")
+    gone_to = ", ".join(places(tables))  # --trust agrees to them too, whatever the command
+    named = [f"modules that would be imported ({imported})"] if imported else []
+    named += [f"places beyond the run ({gone_to})"] if gone_to else []
+    told = " and ".join(named)
+    raise Untrusted(f"{folder}: its config.toml names {told}, and you have not sealed it: {why}; --trust seals it")
 
 
 def seal(folder: Path, text: str, tables: Mapping[str, Any]) -> None:

@@ -53,7 +53,8 @@ class Schema:
         (self._action,) = _leaves({"action": spec.action.zero()})
         self.step_bytes, self.action_bytes = sum(leaf.nbytes for leaf in self._steps), self._action.nbytes
         self.no_actions = np.zeros((0, *self._action.shape), self._action.dtype)
-        number_of = f" < {spec.action.n}" if isinstance(spec.action, Discrete) else ""
+        self._actions = spec.action.n if isinstance(spec.action, Discrete) else None
+        number_of = f" < {self._actions}" if self._actions else ""
         lines = [*map(_line, self._steps), "->", _line(self._action) + number_of]
         if spec.stack > 1:  # it is one array then, and the first
             lines[0] += f" stack {spec.stack}"
@@ -107,11 +108,16 @@ class Schema:
         """bytes -> actions [K, ...].
 
         Raises:
-            Malformed: another size.
+            Malformed: another size, or actions that there are not.
         """
         if len(data) != count * self._action.nbytes:
             raise Malformed(f"{count} actions are {count * self._action.nbytes} bytes, got {len(data)}")
-        return np.frombuffer(data, self._action.dtype).reshape(count, *self._action.shape)
+        actions = np.frombuffer(data, self._action.dtype).reshape(count, *self._action.shape)
+        if self._actions is None:
+            _check(actions, "action")
+        elif not _all((actions >= 0) & (actions < self._actions)):  # native environments may take them for indices
+            raise Malformed(f"action must be from 0 to below {self._actions}, got {actions.min()} to {actions.max()}")
+        return actions
 
 
 def _leaves(tree: PyTree) -> list[Leaf]:

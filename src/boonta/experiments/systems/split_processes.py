@@ -108,7 +108,8 @@ def place(config: Config, layout: Layout, life: int) -> Place:
         server.close()
     words = ["--transport", address, "--run", run, *["--insecure"] * options.insecure]
     _warn(redis_server.private(address, options.insecure))
-    invitation = f"run {run} waits for {', '.join(options.remote)}: boonta split-worker --role ROLE {shlex.join(words)}"
+    asked = shlex.join([*words, *(["--coordinator", options.coordinator] if options.coordinator else [])])
+    invitation = f"run {run} waits for {', '.join(options.remote)}: boonta split-worker --role ROLE {asked}"
     told = {"config": configuration.write(config), "life": str(life)}
     return Place(Redis(layout, address, run, patience=patience(options) / 2, told=told), words, (), invitation)
 
@@ -194,6 +195,11 @@ def invited(
                 raise Refused(f"Redis at {transport} tells no life of run {run}, got {first[:40]!r}")
             life = redis_server.called(transport, lambda: int(first) + int(server.incr(key)) - 1)
             if name not in ("environment", "policy") and options.value_processes > 1:
+                if not given and hosts.coordinator != options.coordinator:  # the server's word is not enough
+                    raise Refused(
+                        f"the run, as Redis tells it, has the coordinator {options.coordinator!a}: --coordinator "
+                        f"{options.coordinator!a} agrees to that, got {hosts.coordinator!a}"
+                    )
                 hosts = process.Hosts(options.coordinator, options.value_processes, int(rank))
     finally:
         server.close()
