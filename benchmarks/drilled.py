@@ -65,7 +65,7 @@ class Stage:
 
     def saved(self) -> int:
         """The step of the last checkpoint, 0 if there is none."""
-        return max((int(path.parent.name) for path in self.run.glob("checkpoints/*/checksums.json")), default=0)
+        return max((int(path.parent.name) for path in self.run.glob("checkpoints/[0-9]*/checksums.json")), default=0)
 
     def until(self, what: str, condition: Callable[[], Any]) -> float:
         """Wait for something; the seconds that it took."""
@@ -125,9 +125,9 @@ def held(
     Args:
         drills: by name, each given an empty folder. What it returns has the keys of `REACHED`, and what else is told.
     """
-    options.add_argument("--only", help="drills whose name has this in it")
+    options.add_argument("--only", help="drills whose name has this in it, or one of several with commas")
     args = parse(options, argv)
-    chosen = {name: drill for name, drill in drills.items() if not args.only or args.only in name}
+    chosen = {name: drill for name, drill in drills.items() if any(word in name for word in (args.only or "").split(","))}
     if not chosen:
         options.error(f"--only {args.only!r} is in none of: {', '.join(drills)}")
     rows: list[Row] = []

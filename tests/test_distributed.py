@@ -161,7 +161,7 @@ def test_a_killed_replica_ends_the_other_and_both_go_on(victim, tmp_path):
     processes = started([*long, *assigned(run__log_every=1280, run__evaluate_every=10**9)])
     try:
         deadline = time.monotonic() + PATIENCE
-        while not (list(folder.glob("checkpoints/*/checksums.json")) or time.monotonic() > deadline):
+        while not (list(folder.glob("checkpoints/[0-9]*/checksums.json")) or time.monotonic() > deadline):
             time.sleep(0.1)
         processes[victim].kill()
         _, err = processes[1 - victim].communicate(timeout=PATIENCE)
@@ -172,7 +172,7 @@ def test_a_killed_replica_ends_the_other_and_both_go_on(victim, tmp_path):
             process.kill()
             process.communicate()
     before = max(row["env_steps"] for row in rows(folder))
-    saved = max(int(path.parent.name) for path in folder.glob("checkpoints/*/checksums.json"))
+    saved = max(int(path.parent.name) for path in folder.glob("checkpoints/[0-9]*/checksums.json"))
     again = started(["train", "--resume", str(folder), "--json"])
     try:
         while max(row["env_steps"] for row in rows(folder)) <= before + 1280:

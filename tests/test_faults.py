@@ -241,14 +241,14 @@ def test_seed_ended_or_killed_goes_on_with_its_replay(number, tmp_path):
     settings = [word for key, value in R2D2.items() for word in ("--set", f"{key}={value}")]
     begin = ["train", "r2d2", "gym:CartPole-v1", "--on", "seed", "--config", "none", "--json", "--steps", str(steps)]
     process = begun([*begin, "--out", str(folder), *settings])
-    while not list(folder.glob("checkpoints/*/checksums.json")):
+    while not list(folder.glob("checkpoints/[0-9]*/checksums.json")):
         assert process.poll() is None, process.communicate()
         time.sleep(0.05)
     os.killpg(process.pid, number) if number == signal.SIGTERM else process.kill()
     _, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == (128 + number if number == signal.SIGTERM else -number), err
     assert gone(process)
-    saved = max(int(path.parent.name.split("-")[-1]) for path in folder.glob("checkpoints/*/checksums.json"))
+    saved = max(int(path.parent.name.split("-")[-1]) for path in folder.glob("checkpoints/[0-9]*/checksums.json"))
     before = [row for row in read_metrics(folder) if row["env_steps"] <= saved and "updates" in row][-1]
     process = begun(["train", "--resume", str(folder), "--json"])
     out, err = process.communicate(timeout=PATIENCE)
@@ -279,7 +279,7 @@ def test_ended_or_killed_a_run_goes_on_where_it_was(number, tmp_path):
     folder = tmp_path / "run"
     processes = ["--set", "architecture.workers=processes", "--set", "architecture.restarts=0"]
     process = begun(words(folder, "--set", "run.checkpoint_every=1600", *processes, steps=8_000))
-    while not list(folder.glob("checkpoints/*/checksums.json")):
+    while not list(folder.glob("checkpoints/[0-9]*/checksums.json")):
         assert process.poll() is None, process.communicate()
         time.sleep(0.05)
     # A terminal, or a cluster, asks all processes of a run to end.
@@ -290,7 +290,7 @@ def test_ended_or_killed_a_run_goes_on_where_it_was(number, tmp_path):
     _, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == (128 + number if number == signal.SIGTERM else -number), err
     assert gone(process)
-    saved = max(int(path.parent.name) for path in folder.glob("checkpoints/*/checksums.json"))
+    saved = max(int(path.parent.name) for path in folder.glob("checkpoints/[0-9]*/checksums.json"))
     process = begun(["train", "--resume", str(folder), "--json"])
     out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, err

@@ -42,7 +42,7 @@ def test_a_run_that_is_ended_goes_on_to_its_end(architecture, agent, env, more, 
     words += ["--out", str(folder), *(word for key, x in settings.items() for word in ("--set", f"{key}={x}"))]
     process = begun(words)
     try:
-        while not list(folder.glob("checkpoints/*/checksums.json")):
+        while not list(folder.glob("checkpoints/[0-9]*/checksums.json")):
             assert process.poll() is None, process.communicate()
             time.sleep(0.05)
         process.send_signal(number)
@@ -50,7 +50,7 @@ def test_a_run_that_is_ended_goes_on_to_its_end(architecture, agent, env, more, 
     finally:
         process.kill()
     assert process.returncode == (128 + number if number == signal.SIGTERM else -number)
-    saved = max(int(path.parent.name) for path in folder.glob("checkpoints/*/checksums.json"))
+    saved = max(int(path.parent.name) for path in folder.glob("checkpoints/[0-9]*/checksums.json"))
     assert saved > 0
     assert main(["train", "--resume", str(folder), "--steps", str(saved + 400), "--json"]) == 0
     out, err = capfd.readouterr()
