@@ -127,7 +127,9 @@ def held(
     """
     options.add_argument("--only", help="drills whose name has this in it, or one of several with commas")
     args = parse(options, argv)
-    chosen = {name: drill for name, drill in drills.items() if any(word in name for word in (args.only or "").split(","))}
+    chosen = {
+        name: drill for name, drill in drills.items() if any(word in name for word in (args.only or "").split(","))
+    }
     if not chosen:
         options.error(f"--only {args.only!r} is in none of: {', '.join(drills)}")
     rows: list[Row] = []
