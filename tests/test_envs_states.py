@@ -103,11 +103,11 @@ def test_what_is_only_for_critics_is_left_out(given, seen):
     ("name", "settings", "says"),
     [
         ("brax:cheetah", {}, "unknown environment brax:cheetah: did you mean 'brax:halfcheetah'"),
-        ("brax:fast", {}, "unknown environment of the family 'brax'"),
+        ("brax:fast", {}, "unknown environment brax:"),
         ("brax:ant", {"backends": "mjx"}, "unknown setting of brax:ant 'backends'.*did you mean 'backend'"),
         ("brax:ant", {"backend": "bullet"}, "brax:ant cannot be made with {'backend': 'bullet'}"),
         ("brax:ant", {"episode_length": 0}, "episode_length of brax:ant must be at least 1"),
-        ("playground:Cheetah", {}, "unknown environment of the family 'playground'"),
+        ("playground:Cheetah", {}, "unknown environment playground:"),
         ("playground:CheetahRun", {"episode_lengths": 3}, "unknown setting of playground:CheetahRun"),
         ("playground:CheetahRun", {"episode_length": "x"}, "playground:CheetahRun cannot be made with"),
         ("playground:CheetahRun", {"impl": "cuda"}, "playground:CheetahRun cannot be made with"),
