@@ -298,3 +298,34 @@ def test_a_file_that_is_none_of_ours_is_refused_in_one_line(name, text, words, t
     files.write_text(tmp_path / "run" / name, text)
     with pytest.raises(ValueError, match=words):
         write_report([tmp_path / "run"])
+
+
+def seeded(folder, seed, rate, returns):
+    """A run folder with this seed and step size."""
+    folder.mkdir(parents=True)
+    config = (
+        f"[run]\nseed = {seed}\nsteps = 100\n[agent]\nname = 'ppo'\nlearning_rate = {rate}\n"
+        "[env]\nname = 'boonta:catch'\n[architecture]\nname = 'sebulba'\n"
+    )
+    (folder / "config.toml").write_text(config)
+    files.write_json(folder / "run.json", {"status": "done", "seed": seed, "result": {}})
+    rows = [{"env_steps": 10 * i, "seconds": 1.0 * i, "eval/return_mean": x} for i, x in enumerate(returns)]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+def test_runs_that_differ_by_their_seed_are_pooled(tmp_path):
+    made = [
+        seeded(tmp_path / f"{rate}-{seed}", seed, rate, [0.0, 10 * rate + seed])
+        for rate in (0.1, 0.2)
+        for seed in range(3)
+    ]
+    tracks = curves.tracks(curves.load(made))
+    assert [(track.label, len(track.members)) for track in tracks] == [
+        ("learning_rate=0.1 (3 runs)", 3), ("learning_rate=0.2 (3 runs)", 3)
+    ]  # fmt: skip
+    page = Page(write_report(made, tmp_path / "report.html"))
+    assert "95 % interval of the mean" in page.text and "1.33 to 2.67" not in page.text.split("Seeds")[0]
+    low, high = curves.interval([1.0, 2.0, 3.0])
+    assert 1.0 <= low < 2.0 < high <= 3.0
+    assert curves.interval([1.0]) is None

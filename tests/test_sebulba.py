@@ -434,7 +434,6 @@ def test_an_observation_that_is_not_finite_ends_the_run_by_name(tmp_path, capfd)
     [
         (["--actors", "99"], "architecture.actors must be auto, a count from 1 to 8"),
         (["--learners", "[0,0]"], "architecture.learners must be auto"),
-        (["--seeds", "2"], "sebulba trains one member at a time"),
         (["--devices", "auto", "--actors", "1"], "--devices auto) chooses actors, learners and threads, got"),
         (["--set", "architecture.lag=-1"], "architecture.lag must be at least 0"),
         (["--set", "architecture.workers=fork"], "architecture.workers must be one of"),

@@ -18,7 +18,7 @@ from boonta.architectures import anakin
 from boonta.architectures.turns import together
 from boonta.cli import main
 from boonta.core import random, waiting
-from boonta.experiments import process, registry, replays, training
+from boonta.experiments import claim, process, registry, replays
 from tests.marks import full, slow, some_of
 
 
@@ -129,7 +129,7 @@ def test_agents_train_where_jax_looks_for_what_is_not_a_number(agent, architectu
 
 
 def test_runs_that_begin_in_the_same_second_have_folders_of_their_own(tmp_path):
-    made = [training._made_new(tmp_path / "20260101-000000") for _ in range(3)]
+    made = [claim.fresh(tmp_path / "20260101-000000") for _ in range(3)]
     assert len({*made}) == 3 and all(one.is_dir() for one in made)
 
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from functools import partial
 
 from benchmarks.tables.common import RESULTS, Row, kills, rows_of, short, table
 
@@ -58,7 +59,8 @@ def _first(row: Row) -> str:
     return f"{short(at['env_steps'])} steps, {at['seconds']:.0f} s"
 
 
-def _matrix() -> str:
+def _matrix(figures: bool = False) -> str:
+    """What is measured of each agent on each architecture: returns, or links to the curves."""
     found = {row["name"]: row for row in _learning()}
     shown = {
         "CartPole": "cartpole", "CartPole without velocities": "blind-cartpole", "HalfCheetah": "halfcheetah",
@@ -83,14 +85,16 @@ def _matrix() -> str:
             if row := found.get(f"{prefix}{agent}-{name}"):
                 seeds = len(row["members"])
                 mean = row["eval_return_mean"]
-                cells.append(f"{task} {mean:.{0 if abs(mean) >= 10 else 1}f} on {seeds} seed{'s' * (seeds > 1)}")
-        cells += others.get((agent, place), [])
-        return "; ".join(cells) or REFUSED.get((agent, place), "not measured yet")
+                told_so = f"{task} {mean:.{0 if abs(mean) >= 10 else 1}f} on {seeds} seed{'s' * (seeds > 1)}"
+                cells.append(told_so if figures else f"[{task}](docs/curves/{row['name']}.png)")
+        if looked_at := others.get((agent, place), []):
+            cells += looked_at if figures else ["[board games](docs/benchmarks.md#planning-solved-exactly)"]
+        return ("; " if figures else ", ").join(cells) or REFUSED.get((agent, place), "not measured yet")
 
     places = {"anakin": "", "sebulba": "sebulba-", "seed": "seed-", "fleet": "fleet-", "split": "split-"}
     agents = ("ppo", "vtrace", "dqn", "r2d2", "muzero", "alphazero", "ddpg", "td3", "sac")
     lines = [[f"`{agent}`", *(told(*place, agent) for place in places.items())] for agent in agents]
-    return table(["agent, greedy return after training", *places], lines)
+    return table(["agent, greedy return after training" if figures else "agent", *places], lines)
 
 
 def _task(environment: str) -> str:
@@ -100,6 +104,7 @@ def _task(environment: str) -> str:
 
 TABLES: dict[str, Callable[[], str]] = {
     "matrix": _matrix,
+    "returns": partial(_matrix, figures=True),
     "curves": _curves,
     "kills": kills,
 }

@@ -174,10 +174,11 @@ def _add_training(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("env", nargs="?", help="family:Name of `boonta list envs`, or module:factory")
     sub.add_argument("--steps", metavar="N", type=_count, help="environment steps of one member")
     sub.add_argument("--seed", metavar="S", type=int, help="the first seed")
-    sub.add_argument("--seeds", metavar="K", type=int, help="train K seeds in one program")
+    sub.add_argument("--seeds", metavar="K", type=int, help="train K seeds")
     sub.add_argument(
-        "--sweep", metavar="KEY=V1,V2", action="append", help="train a grid of a continuous setting in one program"
+        "--sweep", metavar="KEY=V1,V2", action="append", help="train a grid of a setting: an agent's, or TABLE.KEY"
     )
+    sub.add_argument("--jobs", metavar="N", type=int, help="runs at a time, where one program cannot hold all (1)")
     sub.add_argument("--out", metavar="DIR", type=Path, help="the run folder (default: runs/AGENT-ENV-TIME)")
     sub.add_argument("--config", metavar="FILE", help="a TOML file, the name of a recipe, or none for bare defaults")
     sub.add_argument(

@@ -9,7 +9,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -162,7 +162,7 @@ def _split_worker(args: argparse.Namespace) -> int:
 
 
 def _train(args: argparse.Namespace) -> int:
-    from boonta.experiments import claim, record
+    from boonta.experiments import claim, members, record
     from boonta.experiments import config as configuration
 
     _named(args)
@@ -194,6 +194,8 @@ def _train(args: argparse.Namespace) -> int:
         assignments.append("architecture.lag=0")
     if args.resume:
         if args.steps is not None:
+            if members.there(args.resume):
+                raise ValueError(f"--steps {args.steps}: give it to one member, as {args.resume}/{members.FOLDER}/0")
             if args.steps < 1:
                 raise ValueError(f"--steps must be at least 1, got {args.steps}")
             config = config._replace(run=dataclasses.replace(config.run, steps=args.steps))
@@ -211,12 +213,18 @@ def _train(args: argparse.Namespace) -> int:
         folder = args.resume
         if args.out and args.out.resolve() != folder.resolve():
             raise ValueError(f"--out {args.out}: a resumed run stays in its folder {folder}")
+        if members.there(folder):
+            return _members(args, folder)
     else:
         config = configuration.resolve(args.agent, args.env, architecture, args.config, assignments, run)
         name = f"{config.agent}-{config.env}-{time.strftime('%Y%m%d-%H%M%S')}".replace(":", "-").replace("/", "-")
         folder = args.out or Path("runs") / name
         if args.out and folder.exists() and not (folder.is_dir() and claim.blank(folder) and not claim.in_use(folder)):
             raise FileExistsError(_occupied(folder))
+        if configuration.apart(config):
+            return _begin_members(args, config, folder, architecture, assignments, run)
+        if args.jobs is not None:
+            raise ValueError(f"--jobs {args.jobs}: these members are trained side by side, in one program")
     hosts = process.Hosts(args.coordinator, args.processes, args.process, args.distributed)
     if hosts.several() and not (args.out or args.resume):
         raise ValueError("several hosts need --out DIR: one folder that all of them see")
@@ -234,26 +242,96 @@ def _train(args: argparse.Namespace) -> int:
     except training.Failed as failure:
         process.last_word(f"boonta: {failure}")
         return 1
-    summary, folder = result
+    folder = result.folder
     if not process.leads():
         return 0
+    summary: dict[str, Any] = {}
+
+    def timed() -> dict[str, Any]:
+        summary.update(training.reported(result))
+        return summary
+
     try:
-        page = report.write_report([folder])
+        with result.parts.of("saving") if result.parts else nullcontext():
+            page = report.write_report([folder], timed=timed)
     except KeyboardInterrupt:
         print(f"boonta: the run is done, but not its report: boonta report {folder}", file=sys.stderr)
         raise
     if args.json:
         print(json.dumps(files.plain(summary)))
     else:
-        mean, std, episodes = (summary[f"eval_{key}"] for key in ("return_mean", "return_std", "episodes"))
-        told = "none" if mean is None else f"{mean:.1f} ± {std:.1f} over {episodes} episodes"
-        print(
-            f"evaluation: {told}{_cut(summary)}\n"
-            f"training:   {summary['env_steps']:,} steps in {summary['seconds']:.1f} s,"
-            f" {summary['steps_per_second']:,.0f} steps/s (and {summary['compile_seconds']:.1f} s to compile)\n"
-            f"report:     {page}"
-        )
+        _tell(summary, page)
     return 0
+
+
+def _tell(summary: dict[str, Any], page: Path) -> None:
+    """How a run ended."""
+    mean, std, episodes = (summary[f"eval_{key}"] for key in ("return_mean", "return_std", "episodes"))
+    over, count = f"{episodes} episodes", len(summary["members"])
+    if count > 1:
+        std, over = summary["eval_return_std_over_members"], f"{count} members of {episodes // count} episodes each"
+    told = "none" if mean is None else f"{mean:.1f} ± {std:.1f} over {over}"
+    print(
+        f"evaluation: {told}{_cut(summary)}\n"
+        f"training:   {summary['env_steps']:,} steps in {summary['seconds']:.1f} s,"
+        f" {summary['steps_per_second']:,.0f} steps/s\n"
+        f"time:       {summary['wall_seconds']:.1f} s{_parts(summary)}\n"
+        f"report:     {page}"
+    )
+
+
+def _parts(summary: dict[str, Any]) -> str:
+    """What the time was spent on."""
+    told = [f"{seconds:.1f} {name}" for name, seconds in summary.get("parts", {}).items() if seconds >= 0.05]
+    return f": {', '.join(told)}" if told else ""
+
+
+def _begin_members(
+    args: argparse.Namespace, config: Any, folder: Path, architecture: str, assignments: list[str], run: dict[str, Any]
+) -> int:
+    """Train members that are runs of their own."""
+    from boonta.experiments import claim, members
+    from boonta.experiments import config as configuration
+
+    if args.source or process.Hosts(args.coordinator, args.processes, args.process, args.distributed).several():
+        raise ValueError("several members of their own are trained on one host, and without --from")
+    made = [
+        configuration.resolve(
+            args.agent, args.env, architecture, args.config, [*assignments, *point],
+            run | {"seed": seed, "seeds": 1, "sweep": []},
+        )
+        for seed, point, _ in configuration.points(config)
+    ]  # fmt: skip
+    _check_jobs(args)
+    if not args.out:
+        folder = claim.fresh(folder)
+    members.begin(folder, config, made)
+    return _members(args, folder)
+
+
+def _members(args: argparse.Namespace, folder: Path) -> int:
+    from boonta.experiments import files, members, report
+
+    _check_jobs(args)
+    try:
+        summary = members.train(folder, args.jobs or 1, args.json)
+    except members.Stopped as stop:
+        print(f"boonta: {stop}", file=sys.stderr)
+        return 128 + stop.signal
+    except members.Failed as failure:
+        process.last_word(f"boonta: {failure}")
+        return 1
+    page = report.write_report([folder])
+    if args.json:
+        print(json.dumps(files.plain(summary)))
+    else:
+        _tell(summary, page)
+    return 0
+
+
+def _check_jobs(args: argparse.Namespace) -> None:
+    if args.jobs is not None and args.jobs < 1:
+        raise ValueError(f"--jobs must be at least 1, got {args.jobs}")
 
 
 def _named(args: argparse.Namespace) -> None:
@@ -441,10 +519,10 @@ def _doctor(args: argparse.Namespace) -> int:
         process.start(0)
         import jax
 
-        extras = {
-            name: "installed" if all(machine.versions(packages).values()) else f"pip install 'boonta[{name}]'"
-            for name, packages in machine.EXTRAS.items()
-        }
+        extras = {}
+        for name, (packages, brings) in machine.EXTRAS.items():
+            missing = not all(machine.versions(packages).values())
+            extras[name] = brings + (f" (pip install 'boonta[{name}]')" if missing else " (installed)")
         try:
             there = [f"{device.platform}:{device.id} {device.device_kind}" for device in jax.devices()]
         except (RuntimeError, AssertionError) as error:

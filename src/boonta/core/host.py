@@ -18,7 +18,7 @@ class Batch(Protocol):
     """
 
     def reset(self) -> TimeStep:
-        """TimeStep [E, ...], all FIRST. Called once, before any step."""
+        """TimeStep [E, ...], all FIRST. Called before any step; again only where the host is `repeatable`."""
         ...
 
     def step(self, action: np.ndarray) -> TimeStep:
@@ -63,6 +63,7 @@ class Host(NamedTuple):
         examiner: what evaluation plays instead, where this one changes the game to help learning; None for itself.
         drawn: makes one whose batches answer `frame`; None where all do.
         remarks: what a user should know of them.
+        repeatable: whether a batch that is reset again begins the same episodes as before.
     """
 
     spec: Spec
@@ -71,6 +72,7 @@ class Host(NamedTuple):
     examiner: "Host | None" = None
     drawn: "Callable[[], Host] | None" = None
     remarks: tuple[str, ...] = ()
+    repeatable: bool = False
 
 
 def cores() -> int:

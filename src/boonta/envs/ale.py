@@ -70,7 +70,7 @@ def make(name: str, **values: Any) -> host.Host:
     observation = Shape((options.size, options.size, options.stack), np.uint8)
     spec = Spec(f"ale:{name}", observation, actions, options.frame_skip, options.stack)
     examiner = make(name, **values | {"episodic_life": False}) if options.episodic_life else None
-    return host.Host(spec, partial(_Batch, spec, rom, options), examiner=examiner)
+    return host.Host(spec, partial(_Batch, spec, rom, options), examiner=examiner, repeatable=True)
 
 
 def _vector(rom: str, count: int, options: Settings, threads: int) -> AtariVectorEnv:

@@ -86,7 +86,7 @@ def host_of(name: str, factory: Callable[[], gymnasium.Env], found: trials.Tried
     """Environments of a factory one of whose was tried."""
     observation, action = found.spaces
     spec = _spec(name, observation, action)
-    return workers.spread(spec, partial(Serial, spec, observation, action, factory), found.remarks)
+    return workers.spread(spec, partial(Serial, spec, observation, action, factory), found.remarks, repeatable=True)
 
 
 def _made_and_tried(name: str, factory: Callable[[], gymnasium.Env]) -> trials.Tried:

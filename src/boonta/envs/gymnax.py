@@ -1,7 +1,9 @@
 """The bridge to gymnax (Lange, 2022): https://github.com/RobertTLange/gymnax."""
 
 import dataclasses
+import importlib.util
 import inspect
+import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -17,6 +19,17 @@ from boonta.core.trees import strong
 from boonta.core.types import Action, Key, PyTree, TimeStep
 from boonta.envs import drawing
 
+
+def _later(name: str) -> None:
+    """Let a module be run only when something of it is used."""
+    spec = None if name in sys.modules else importlib.util.find_spec(name)
+    if spec and spec.loader:
+        spec.loader = importlib.util.LazyLoader(spec.loader)
+        sys.modules[name] = module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+
+
+_later("seaborn")  # only gymnax' drawings need it, and it takes a second
 try:
     import gymnax
     from gymnax import registration

@@ -13,7 +13,7 @@ from boonta.core.types import TimeStep
 
 def serve(environment: Environment) -> host.Host:
     """The environment on the host, where each of a run has the episodes that it has on Anakin, action for action."""
-    return host.Host(environment.spec, partial(_Batch, environment))
+    return host.Host(environment.spec, partial(_Batch, environment), repeatable=True)
 
 
 class _Batch:
@@ -24,8 +24,7 @@ class _Batch:
         self.environment = environment
         key = acting.streams(random.key(seed), life).actors
         self.key, reset_keys, _ = jax.vmap(acting.own_keys, (None, 0))(key, jnp.asarray(indices, jnp.int32))
-        self.state, self.timestep = jax.jit(jax.vmap(environment.reset))(reset_keys)
-        self.count = np.zeros(len(indices), np.int32)
+        self._first = jax.jit(jax.vmap(environment.reset))(reset_keys)
 
         @jax.jit
         def step(state, timestep, action, key, count):
@@ -34,6 +33,8 @@ class _Batch:
         self._step = step
 
     def reset(self) -> TimeStep:
+        self.state, self.timestep = self._first
+        self.count = np.zeros(len(self.timestep.reward), np.int32)
         return jax.tree.map(np.asarray, self.timestep)
 
     def step(self, action: np.ndarray) -> TimeStep:

@@ -22,8 +22,8 @@ HANDING = 200e-6  # seconds that a step costs more where others make it: to a pr
 CHEAP = 1e-3  # seconds of a batch's step that are not worth dividing: the other cores have acting and learning to do
 
 
-def spread(spec: Spec, part: Part, remarks: tuple[str, ...] = ()) -> host.Host:
-    """Environments that a part steps one after the other, spread over workers as asked; `remarks` on them."""
+def spread(spec: Spec, part: Part, remarks: tuple[str, ...] = (), repeatable: bool = False) -> host.Host:
+    """Environments that a part steps one after the other, spread over workers as asked; the rest is the host's."""
 
     def make(indices: np.ndarray, seed: int, life: int, workers: Workers) -> host.Batch:
         seeds = [host.seed_of(seed, int(i), life) for i in indices]
@@ -57,7 +57,7 @@ def spread(spec: Spec, part: Part, remarks: tuple[str, ...] = ()) -> host.Host:
             kinds["processes"] = serial / workers.count + HANDING
         return workers._replace(kind=min(kinds, key=kinds.__getitem__)), told
 
-    return host.Host(spec, make, choose, remarks=remarks)
+    return host.Host(spec, make, choose, remarks=remarks, repeatable=repeatable)
 
 
 def _stays(part: Part) -> str:

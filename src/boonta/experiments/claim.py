@@ -1,6 +1,7 @@
 """One process at a time writes to a run folder."""
 
 import fcntl
+import itertools
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -51,3 +52,13 @@ def blank(folder: Path) -> bool:
         path.name == NAME or (path.name == "checkpoints" and path.is_dir() and not any(path.iterdir()))
         for path in folder.iterdir()
     )
+
+
+def fresh(folder: Path) -> Path:
+    """A folder that was not there, of this name or with a number behind it."""
+    for number in itertools.count(1):
+        place = folder.with_name(f"{folder.name}-{number}") if number > 1 else folder
+        with suppress(FileExistsError):
+            place.mkdir(parents=True)
+            return place
+    raise AssertionError("not reached")

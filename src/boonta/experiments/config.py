@@ -3,6 +3,7 @@
 import hashlib
 import itertools
 import json
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, replace
@@ -18,11 +19,13 @@ from boonta.core.names import nearest, unknown
 from boonta.core.settings import convert
 from boonta.envs import registry as environments
 from boonta.experiments import files, registry, trust
+from boonta.experiments.defaults import defaults
 from boonta.experiments.tables import ARCHITECTURES, Run, meant
 
 DEFAULTS = {"agent": "ppo", "env": "gymnax:CartPole-v1"}
 NAMED = (*DEFAULTS, "architecture")  # tables with a name
 TABLES = ("run", "agent", "env", "architecture")
+_ATTRIBUTES = {"run": "run", "agent": "agent_settings", "architecture": "architecture_settings"}  # of Config, by table
 
 
 class Config(NamedTuple):
@@ -99,6 +102,7 @@ def resolve(
     """The configuration of a run.
 
     Later wins: defaults, the recipe that fits (or the one `file` names, or the TOML at `file`), `run`, `assignments`.
+    Where there is no recipe, the defaults are those of `experiments.defaults`.
 
     Args:
         agent: its name; None for what the file says, or the default.
@@ -116,11 +120,14 @@ def resolve(
     asked = {"agent": agent, "env": env, "architecture": architecture}
     for table, name in asked.items():
         told = tables.get(table, {}).get("name")
-        if name and told and name != told and table != "architecture":
+        fits = name == told or (table == "env" and registry.exactness(told or "", name or "") >= 0)
+        if name and told and table != "architecture" and not fits:
             raise ValueError(f"{table} is {name!r} on the command line, but {told!r} in {source}")
     asked["architecture"] = registry.architecture(architecture_for(agent, env, architecture, file, assignments))
-    defaults = DEFAULTS | {"architecture": ""}
-    names = {table: asked[table] or tables.get(table, {}).get("name") or defaults[table] for table in asked}
+    usual = DEFAULTS | {"architecture": ""}
+    names = {table: asked[table] or tables.get(table, {}).get("name") or usual[table] for table in asked}
+    if registry.is_pattern(names["env"]):
+        raise ValueError(f"--config {source} is for {names['env']}: name one of these environments")
     entry = registry.agent(names["agent"])
     if file is None and (found := registry.recipe_for(**{f"{k}_name": v for k, v in names.items()})):
         tables, source = registry.recipes()[found], found
@@ -137,8 +144,12 @@ def resolve(
         merged[table].pop("name", None)
     if file is None or source in registry.recipes():
         merged["run"]["recipe"] = source
+    run_settings = settings.build(Run, merged["run"], "run")
+    if source not in registry.recipes():
+        told = defaults(names["agent"], names["architecture"], run_settings.steps, merged["agent"])
+        merged |= {table: values | merged[table] for table, values in told.items()}
     config = Config(
-        run=settings.build(Run, merged["run"], "run"),
+        run=run_settings,
         agent=names["agent"],
         agent_settings=settings.build(entry.settings, merged["agent"], "agent"),
         env=names["env"],
@@ -148,36 +159,82 @@ def resolve(
             ARCHITECTURES[names["architecture"]], merged["architecture"], "architecture"
         ),
     )
-    members(config)
+    if not apart(config):
+        members(config)
     return config
 
 
+def axes(config: Config) -> list[tuple[str, list[str]]]:
+    """What is swept, each as `table.key` with its values.
+
+    Raises:
+        ValueError: a key or a value that is not allowed, or one that is named twice.
+    """
+    found: list[tuple[str, list[str]]] = []
+    for text in config.run.sweep:
+        key, _, listed = text.partition("=")
+        table, _, name = key.strip().rpartition(".")
+        table = table or "agent"
+        values = [value.strip() for value in re.split(r",(?![^\[]*\])", listed)]  # of lists the commas stay
+        if not all([name, *values]):
+            raise ValueError(f"run.sweep must look like key=v1,v2,..., got {text!r}")
+        if table not in TABLES or (table == "run" and name in ("seed", "seeds", "sweep")):
+            raise ValueError(f"run.sweep: {key.strip()!r} cannot be swept; take a setting of {', '.join(TABLES)}")
+        if table != "env":
+            built = [settings.build(type(getattr(config, _ATTRIBUTES[table])), {name: x}, table) for x in values]
+            same = len({getattr(one, name) for one in built}) < len(built)
+        else:
+            same = len({*values}) < len(values)
+        if same:
+            raise ValueError(f"run.sweep names a value of {name!r} twice, got {listed!r}")
+        if any(f"{table}.{name}" == other for other, _ in found):
+            raise ValueError(f"run.sweep names {name!r} twice; allowed: once, with all its values")
+        found.append((f"{table}.{name}", values))
+    return found
+
+
+def apart(config: Config) -> bool:
+    """Whether the members of the population are runs of their own, for no one program holds them.
+
+    Side by side, in one program, are those of Anakin, if what is swept is traced.
+    """
+    swept = [key for key, _ in axes(config)]
+    inside = {f"agent.{key}" for key in settings.continuous(config.agent_settings)}
+    alone = config.run.seeds == 1 and not swept
+    return not alone and not (config.architecture == "anakin" and inside.issuperset(swept))
+
+
+def points(config: Config) -> list[tuple[int, list[str], str]]:
+    """The grid of the sweep times the seeds: each a seed, `table.key=value` of what is swept, and what it is called."""
+    swept, population = axes(config), []
+    for point in itertools.product(*(values for _, values in swept)):
+        pairs = list(zip((key for key, _ in swept), point, strict=True))
+        for seed in range(config.run.seed, config.run.seed + config.run.seeds):
+            name = ",".join([*(f"{key.removeprefix('agent.')}={value}" for key, value in pairs), f"seed={seed}"])
+            population.append((seed, [f"{key}={value}" for key, value in pairs], name))
+    return population
+
+
 def members(config: Config) -> list[Member]:
-    """The population: the grid of the sweep times the seeds.
+    """The population of one program: the grid of the sweep times the seeds.
 
     Raises:
         ValueError: a swept key that is unknown or not continuous, or a value of it that is no number in its range.
     """
-    sweepable = settings.continuous(config.agent_settings)
     most = 2**31 - config.run.seed
     if config.run.seeds > most:
         raise ValueError(f"run.seeds must be at most {most} from the seed {config.run.seed}, got {config.run.seeds}")
-    axes: list[list[tuple[str, float]]] = []
-    for text in config.run.sweep:
-        key, separator, values = text.partition("=")
-        key = key.strip().removeprefix("agent.")
-        if not separator or not values:
-            raise ValueError(f"run.sweep must look like key=v1,v2,..., got {text!r}")
-        if key not in sweepable:
-            raise ValueError(f"run.sweep: {unknown(f'continuous setting of {config.agent}', key, sweepable)}")
-        if any(key == axis[0][0] for axis in axes):
-            raise ValueError(f"run.sweep names {key!r} twice; allowed: once, with all its values")
-        checked = [settings.build(type(config.agent_settings), {key: value}, "agent") for value in values.split(",")]
-        if None in (numbers := [getattr(one, key) for one in checked]):
-            raise ValueError(f"run.sweep: the values of {key!r} must be numbers, got {values!r}")
-        axes.append([(key, float(number)) for number in numbers])
+    numbers: list[list[tuple[str, float]]] = []
+    for full, values in axes(config):
+        table, _, key = full.partition(".")
+        if table != "agent" or key not in settings.continuous(config.agent_settings):
+            raise ValueError(f"run.sweep: {full!r} is not traced, and cannot be swept in one program")
+        checked = [getattr(settings.build(type(config.agent_settings), {key: x}, "agent"), key) for x in values]
+        if None in checked:
+            raise ValueError(f"run.sweep: the values of {key!r} must be numbers, got {','.join(values)!r}")
+        numbers.append([(key, float(number)) for number in checked])
     population = []
-    for point in itertools.product(*axes):
+    for point in itertools.product(*numbers):
         for seed in range(config.run.seed, config.run.seed + config.run.seeds):
             name = ",".join([*(f"{key}={value:g}" for key, value in point), f"seed={seed}"])
             population.append(Member(seed, dict(point), name))

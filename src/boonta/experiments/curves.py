@@ -1,5 +1,6 @@
 """What run folders hold, as lines: folders into runs, runs into tracks, rows of metrics into points."""
 
+import json
 import math
 import os
 import tomllib
@@ -9,6 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from boonta.experiments.files import read_bytes, read_json
+from boonta.experiments.members import folders as folders_of
+from boonta.experiments.members import there
 from boonta.experiments.metrics import read_metrics
 
 MAX_POINTS = 2000
@@ -69,27 +72,71 @@ def _read(folder: Path, name: str) -> Run:
         raise ValueError(f"{config} is not TOML: {error}") from error
     if odd := next((key for key, value in settings.items() if not isinstance(value, dict)), ""):
         raise ValueError(f"{config}: {odd!r} must be a table")
-    rows = [{key: value for key, value in row.items() if isinstance(value, _PLAIN)} for row in read_metrics(folder)]
+    if not there(folder):
+        return Run(name, settings, info, _rows(folder))
+    names, rows = info.get("members") or [], []
+    for i, one in enumerate(folders_of(folder)):
+        told = {"member": i, "member_name": str(names[i]) if i < len(names) else f"member {i}"}
+        rows += [row | told for row in _rows(one)]
     return Run(name, settings, info, rows)
 
 
+def _rows(folder: Path) -> list[dict[str, Any]]:
+    return [{key: value for key, value in row.items() if isinstance(value, _PLAIN)} for row in read_metrics(folder)]
+
+
 def tracks(runs: list[Run]) -> list[Track]:
-    """The tracks of all runs: one per run, or one per setting where a run is a sweep."""
-    tracks: list[Track] = []
+    """The tracks of all runs: one per setting; runs that differ in nothing but their seed are pooled."""
+    alike: dict[str, list[Run]] = {}
     for run in runs:
+        alike.setdefault(_settings_of(run), []).append(run)
+    labels = _labels(list(alike.values()), len(runs))
+    tracks: list[Track] = []
+    for label, pool in zip(labels, alike.values(), strict=True):
         groups: dict[str, dict[Any, list[dict[str, Any]]]] = {}
-        for row in run.rows:
-            parts = str(row.get("member_name") or "").split(",")
-            label = ", ".join(part.strip() for part in parts if part and not part.strip().startswith("seed="))
-            groups.setdefault(label, {}).setdefault(row.get("member"), []).append(row)
-        timed = [(row["env_steps"], row["seconds"]) for row in run.rows if {"env_steps", "seconds"} <= row.keys()]
+        for i, run in enumerate(pool):
+            for row in run.rows:
+                parts = str(row.get("member_name") or "").split(",")
+                group = ", ".join(part.strip() for part in parts if part and not part.strip().startswith("seed="))
+                groups.setdefault(group, {}).setdefault((i, row.get("member")), []).append(row)
+        rows = [row for run in pool for row in run.rows if {"env_steps", "seconds"} <= row.keys()]
+        timed = [(row["env_steps"], row["seconds"]) for row in rows]
         clock = np.array(sorted((s, t) for s, t in timed if finite(s) and finite(t)), float).reshape(-1, 2).T
         for group, members in groups.items():
-            if len(members) > 1:  # rows of no member (the mean over all, say) would count twice
-                members.pop(None, None)
-            names = [run.name] * (len(runs) > 1 or not group) + [group] * bool(group)
-            tracks.append(Track(" · ".join(names), len(tracks), list(members.values()), (clock[0], clock[1])))
+            for i in range(len(pool)):
+                if len([who for who in members if who[0] == i]) > 1:  # rows of no member would count twice
+                    members.pop((i, None), None)
+            names = " · ".join(filter(None, (label, group))) or pool[0].name
+            tracks.append(Track(names, len(tracks), list(members.values()), (clock[0], clock[1])))
     return tracks
+
+
+def _settings_of(run: Run) -> str:
+    """All that is set but the seed: equal for runs that are pooled. A run without a configuration is like no other."""
+    if not run.config:
+        return run.name
+    config = {name: dict(table) for name, table in run.config.items() if isinstance(table, dict)}
+    for key in ("seed", "seeds", "sweep", "recipe"):
+        config.get("run", {}).pop(key, None)
+    return json.dumps(config, sort_keys=True, default=str)
+
+
+def _labels(pools: list[list[Run]], count: int) -> list[str]:
+    """What each pool is called, of so many runs: by its run; or, where runs are pooled, by what differs."""
+    if count == 1:
+        return [""]
+    if count == len(pools):
+        return [pool[0].name for pool in pools]
+    flat = [
+        {f"{table}.{key}": value for table, values in pool[0].config.items() for key, value in values.items()}
+        for pool in pools
+    ]
+    keys = sorted({key for one in flat for key in one})
+    differ = [key for key in keys if len({json.dumps(one.get(key), default=str) for one in flat}) > 1]
+    differ = [key for key in differ if not key.startswith("run.") or key == "run.steps"]
+    told = [", ".join(f"{key.removeprefix('agent.')}={one.get(key)}" for key in differ) for one in flat]
+    names = [words or pool[0].name for words, pool in zip(told, pools, strict=True)]
+    return [f"{name} ({len(pool)} runs)" if len(pool) > 1 else name for name, pool in zip(names, pools, strict=True)]
 
 
 def finite(value: Any) -> bool:
@@ -132,6 +179,15 @@ def mean_and_std(values: list[float]) -> tuple[float | None, float | None]:
         return None, None
     mean, std = float(np.mean(values)), float(np.std(values))
     return mean, None if len(values) == 1 else std if std > 1e-9 * abs(mean) else 0.0
+
+
+def interval(values: list[float]) -> tuple[float, float] | None:
+    """Where the mean lies with 95 %, by the bootstrap over values; None where there are fewer than two."""
+    if len(values) < 2:
+        return None
+    drawn = np.random.default_rng(0).choice(np.asarray(values, float), (10_000, len(values))).mean(axis=1)
+    low, high = np.percentile(drawn, (2.5, 97.5))
+    return float(low), float(high)
 
 
 # --- lines -----------------------------------------------------------------------------------------------------------

@@ -23,7 +23,8 @@ from boonta.experiments import agreement, evaluation
 from boonta.experiments.checkpoint import FOLDER, Checkpoints
 from boonta.experiments.config import Config
 from boonta.experiments.intervals import Interval
-from boonta.experiments.metrics import MetricsLog
+from boonta.experiments.metrics import METRICS, MetricsLog
+from boonta.experiments.parts import Parts, age
 from boonta.experiments.process import printable
 from boonta.experiments.progress import Progress
 from boonta.experiments.replays import Replays
@@ -68,7 +69,10 @@ class Driver:
     def __init__(self, config: Config, folder: Path, system: System, resume: bool, quiet: bool) -> None:
         self.config, self.folder, self.system, self.quiet = config, folder, system, quiet
         self.lead = jax.process_index() == 0
+        # Of a run that ended before its first checkpoint the folder of checkpoints is there; or it never began.
+        never = (folder / FOLDER).is_dir() or not (folder / METRICS).exists()
         self.checkpoints, self.replays = Checkpoints(folder, config.run.keep), Replays(folder)
+        self.parts = Parts()
         self.mark = self.logged = Mark(0, 0.0, 0)  # where the run is, and was at the last log line
         self.interval: Totals | None = None  # of the iterations since then
         self._fast: tuple[int, float] | None = None  # iterations and seconds of the last call
@@ -79,7 +83,12 @@ class Driver:
         self.final: evaluation.Scores | None = None  # of the end of the run
         self._unclosed = set(system.remarks)
         self.clipping = False  # whether it was said that values are clipped
-        self.state = self._restored() if resume else system.start()
+        if resume:
+            self.checkpoints.recover()
+        begun = resume and (self.checkpoints.steps() or not never)
+        if resume and not begun:
+            print(f"boonta: {folder} has no checkpoint yet, and begins anew", file=sys.stderr)
+        self.state = self._restored() if begun else system.start()
 
     def go(self, ended: Callable[[str, str], None]) -> dict[str, Any]:
         """To the end of the run; the summary.
@@ -94,7 +103,8 @@ class Driver:
         run, system, total = self.config.run, self.system, self.system.iterations
         log_every, save_every = self._interval(run.log_every, 50), self._interval(run.checkpoint_every, 10)
         evaluate_every = self._interval(run.evaluate_every, 10)
-        began = time.perf_counter()
+        parts, compiled = self.parts.seconds, system.compile_seconds
+        parts["starting"] = age() - compiled
 
         def asked() -> bool:
             """Whether to look up: the run is to end, or a checkpoint is due. Asked again and again while it waits."""
@@ -127,6 +137,7 @@ class Driver:
                 finally:
                     self._tell()
                 self._count(made, elapsed)
+                parts["training"] += elapsed
                 now, ended_here = self.mark.done, self.mark.done == total
                 self._show(bar)
                 logged = self.logged.done
@@ -152,9 +163,12 @@ class Driver:
             if not run.eval_episodes:
                 scores = evaluation.nothing(len(system.members))
             elif not scores:
-                scores = agreement.shared(system.evaluate(self.state, run.eval_episodes).result(LIMIT))
-        self.checkpoints.close()
-        return self._summary(scores, time.perf_counter() - began)
+                with self.parts.of("evaluating"):
+                    scores = agreement.shared(system.evaluate(self.state, run.eval_episodes).result(LIMIT))
+        with self.parts.of("saving"):
+            self.checkpoints.close()
+        parts["compiling"] = system.compile_seconds
+        return self._summary(scores)
 
     def _interval(self, steps: int, share: int) -> Interval:
         """After every so many environment steps, or after a share of the run."""
@@ -229,7 +243,8 @@ class Driver:
 
     def _examine(self, save: bool) -> None:
         """Begin an evaluation of the state as it is now."""
-        scores = self.system.evaluate(self.state, self.config.run.eval_episodes)
+        with self.parts.of("evaluating"):
+            scores = self.system.evaluate(self.state, self.config.run.eval_episodes)
         rest = self.system.rest(self.state)
         if save and self.system.replaying:
             self._save_all()  # what lies in replay moves on
@@ -254,14 +269,15 @@ class Driver:
         if one is None:
             return
         deadline = time.monotonic() + seconds
-        while not agreement.together(one.scores.done()):
-            if not agreement.together(time.monotonic() < deadline and not received):
-                if seconds == LIMIT and not agreement.agreed([*received]):
-                    raise Failed(f"the evaluation of step {self.system.at(one.mark.done)} took over {LIMIT:g} s")
-                return
-            wait([one.scores], SLICE)
-            self._tell()
-            self.system.check()
+        with self.parts.of("evaluating"):
+            while not agreement.together(one.scores.done()):
+                if not agreement.together(time.monotonic() < deadline and not received):
+                    if seconds == LIMIT and not agreement.agreed([*received]):
+                        raise Failed(f"the evaluation of step {self.system.at(one.mark.done)} took over {LIMIT:g} s")
+                    return
+                wait([one.scores], SLICE)
+                self._tell()
+                self.system.check()
         self.under_way = None
         scores = agreement.shared(one.scores.result())
         self.evaluated = one.mark.done
@@ -276,11 +292,11 @@ class Driver:
         # A checkpoint later than what is in replay would be gone on from without it.
         if one.save or (better and not (self.config.run.save_replay and self.system.replaying)):
             facts = one.facts | {"best": self.best, "evaluated": self.evaluated}
-            self.checkpoints.save(self.system.at(one.mark.done), one.state, facts, score)
+            with self.parts.of("saving"):
+                self.checkpoints.save(self.system.at(one.mark.done), one.state, facts, score)
             self._saved = (one.mark.done, time.monotonic())
 
     def _restored(self) -> PyTree:
-        self.checkpoints.recover()
         try:
             fresh = self.system.start()
             found = self.checkpoints.restore(self.system.rest(fresh))
@@ -333,13 +349,14 @@ class Driver:
     def _save_all(self) -> None:
         """The state as it is now, with its replays, of which there are no others."""
         steps = self.system.at(self.mark.done)
-        if kept := self.config.run.save_replay and self.system.replaying:
-            with self.system.replays(self.state) as arrays:
-                self.replays.save(steps, arrays)
-        self.checkpoints.save(steps, self.system.rest(self.state), self._facts(), None)
-        self._saved = (self.mark.done, time.monotonic())
-        if kept:
-            self.replays.forget_all_but(steps)
+        with self.parts.of("saving"):
+            if kept := self.config.run.save_replay and self.system.replaying:
+                with self.system.replays(self.state) as arrays:
+                    self.replays.save(steps, arrays)
+            self.checkpoints.save(steps, self.system.rest(self.state), self._facts(), None)
+            self._saved = (self.mark.done, time.monotonic())
+            if kept:
+                self.replays.forget_all_but(steps)
 
     def _tell(self) -> None:
         for notice in self.system.notices():
@@ -419,7 +436,7 @@ class Driver:
             for i in range(len(self.system.members))
         ]
 
-    def _summary(self, scores: evaluation.Scores, wall: float) -> dict[str, Any]:
+    def _summary(self, scores: evaluation.Scores) -> dict[str, Any]:
         steps, members = self.system.at(self.mark.done), self.system.members
         each = [evaluation.statistics(_of(scores, i)) for i in range(len(members))]
         summary = evaluation.statistics(scores) | {
@@ -428,12 +445,11 @@ class Driver:
             "steps_per_second": round(steps * len(members) / max(self.mark.seconds, 1e-9), 1),
             "updates": self.mark.updates,
             "compile_seconds": round(self.system.compile_seconds, 3),
-            "wall_seconds": round(wall, 3),
         }
+        summary["members"] = [{"name": m.name, **one} for m, one in zip(members, each, strict=True)]
         if len(members) > 1:
             means = [one["eval_return_mean"] for one in each]
             summary["eval_return_std_over_members"] = None if None in means else float(np.std(means))
-            summary["members"] = [{"name": m.name, **one} for m, one in zip(members, each, strict=True)]
         return summary
 
 

@@ -118,7 +118,7 @@ class GivenUp(Exception):
 def on_host(
     greedy: Greedy,
     params: Params,
-    make: Callable[[], Guard],
+    batch: Guard,
     count: int,
     most: int,
     ended: Callable[[], bool],
@@ -129,7 +129,7 @@ def on_host(
     Args:
         greedy: what acts.
         params: the agent's groups.
-        make: the environments.
+        batch: the environments; they are reset.
         count: so many.
         most: steps of an episode; one that has more is cut short.
         ended: asked before every step; whether to give up.
@@ -141,21 +141,20 @@ def on_host(
     """
     returns, lengths = np.zeros(count, np.float32), np.zeros(count, np.int32)
     done = np.zeros(count, bool)
-    with make() as batch:
-        play = greedy.player(params, count)
-        timestep, told = batch.reset(), time.monotonic()
-        for step in range(most):
-            if ended():
-                raise GivenUp
-            if time.monotonic() > told + TELL:
-                told = time.monotonic()
-                tell(f"evaluation: {done.sum()} of {count} episodes have ended, at step {step:,} of at most {most:,}")
-            timestep = batch.step(play(timestep))
-            returns += np.where(done, 0.0, timestep.reward)
-            lengths += ~done
-            done |= np.asarray(timestep.step_type == LAST)
-            if done.all():
-                break
+    play = greedy.player(params, count)
+    timestep, told = batch.reset(), time.monotonic()
+    for step in range(most):
+        if ended():
+            raise GivenUp
+        if time.monotonic() > told + TELL:
+            told = time.monotonic()
+            tell(f"evaluation: {done.sum()} of {count} episodes have ended, at step {step:,} of at most {most:,}")
+        timestep = batch.step(play(timestep))
+        returns += np.where(done, 0.0, timestep.reward)
+        lengths += ~done
+        done |= np.asarray(timestep.step_type == LAST)
+        if done.all():
+            break
     return Scores(returns, lengths, done)  # type: ignore[arg-type]
 
 

@@ -10,17 +10,18 @@ from typing import Any
 from boonta.core import host
 
 PACKAGES = ("boonta", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "gymnax", "gymnasium", "mctx", "numpy")
-EXTRAS = {
-    "atari": ("ale-py",),
-    "mujoco": ("mujoco",),
-    "control": ("dm-control",),
-    "brax": ("brax",),
-    "playground": ("playground",),
-    "games": ("open-spiel", "pgx"),
-    "seed": ("grpcio",),
-    "ray": ("ray",),
-    "redis": ("redis",),
-    "cuda": ("jax-cuda12-plugin",),
+EXTRAS = {  # packages, and what they bring
+    "atari": (("ale-py",), "ale:, Atari"),
+    "box2d": (("box2d", "pygame-ce"), "gym:LunarLander, BipedalWalker, CarRacing; films of gym:'s small tasks"),
+    "mujoco": (("mujoco",), "gym:HalfCheetah and the other MuJoCo tasks"),
+    "control": (("dm-control",), "dm:, the control suite"),
+    "brax": (("brax",), "brax:, compiled physics"),
+    "playground": (("playground",), "playground:, compiled robots"),
+    "games": (("open-spiel", "pgx"), "pgx: and openspiel:, board games"),
+    "seed": (("grpcio",), "--on seed, serve and actor"),
+    "ray": (("ray",), "--on fleet, clusters"),
+    "redis": (("redis",), "--on split across machines"),
+    "cuda": (("jax-cuda12-plugin",), "NVIDIA GPUs"),
 }
 
 

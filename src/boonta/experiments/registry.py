@@ -1,6 +1,7 @@
 """Agents, architectures and recipes by name: the only place that sees both kinds."""
 
 import importlib
+import re
 import tomllib
 from collections.abc import Callable
 from importlib import resources
@@ -88,19 +89,57 @@ def recipes() -> dict[str, dict[str, Any]]:
 
 
 def recipe_for(agent_name: str, env_name: str, architecture_name: str) -> str | None:
-    """The recipe tuned for exactly this agent, environment and architecture, if there is one."""
-    wanted = (agent_name, env_name, architecture_name)
-    for name, recipe in recipes().items():
-        if tuple(recipe.get(table, {}).get("name") for table in ("agent", "env", "architecture")) == wanted:
-            return name
-    return None
+    """The recipe tuned for this agent, environment and architecture, if there is one: the most exact.
+
+    Raises:
+        ValueError: two are equally exact.
+    """
+    there = [(exact, name) for exact, where, name in _fitting(agent_name, env_name) if where == architecture_name]
+    best = [name for exact, name in there if exact == max(there)[0]]
+    if len(best) > 1:
+        raise ValueError(
+            f"the recipes {' and '.join(best)} fit {env_name} equally; choose one with --config {best[0]}, or "
+            "--config none"
+        )
+    return best[0] if best else None
 
 
 def architectures_of_recipes(agent_name: str, env_name: str) -> set[str]:
-    """The architectures for which there is a recipe for this agent and environment."""
-    wanted = (agent_name, env_name)
-    return {
-        recipe["architecture"]["name"]
-        for recipe in recipes().values()
-        if tuple(recipe.get(table, {}).get("name") for table in ("agent", "env")) == wanted
-    }
+    """The architectures for which there is a recipe for this agent and environment, of the most exact ones."""
+    there = _fitting(agent_name, env_name)
+    return {where for exact, where, _ in there if exact == max(there)[0]}
+
+
+def _fitting(agent_name: str, env_name: str) -> list[tuple[int, str, str]]:
+    """How exactly, the architecture and the name of each recipe that fits."""
+    found = [
+        (exactness(recipe["env"]["name"], env_name), recipe["architecture"]["name"], name)
+        for name, recipe in recipes().items()
+        if recipe["agent"]["name"] == agent_name
+    ]
+    return [one for one in found if one[0] >= 0]
+
+
+def example(pattern: str) -> str:
+    """A name that a pattern fits."""
+    return re.sub(r"\{([^{},]*)[^{}]*\}", r"\1", pattern).replace("*", "Any")
+
+
+def is_pattern(name: str) -> bool:
+    """Whether it fits several environments."""
+    return "*" in name or "{" in name
+
+
+def exactness(pattern: str, name: str) -> int:
+    """How exactly a pattern of names fits a name: the characters that it fixes, -1 where it does not fit.
+
+    In a pattern `*` is anything, and `{a,b}` is a or b. The name itself fits most exactly.
+    """
+    if pattern == name:
+        return 2 * len(name)
+    parts = re.split(r"(\*|\{[^{}]*\})", pattern)
+    options = ["|".join(map(re.escape, part[1:-1].split(","))) for part in parts[1::2]]
+    wild = [".*" if part == "*" else f"(?:{option})" for part, option in zip(parts[1::2], options, strict=True)]
+    fixed = [re.escape(part) for part in parts[::2]]
+    whole = "".join(x for pair in zip(fixed, [*wild, ""], strict=True) for x in pair)
+    return sum(map(len, parts[::2])) if re.fullmatch(whole, name) else -1

@@ -1,6 +1,6 @@
 """What happened in a run, or how several compare: one HTML page that needs no network, and a PNG beside it."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -19,12 +19,17 @@ MAX_CHARTS = 48
 _AXES = ("env_steps", "frames", "seconds", "updates", "member", "member_name")
 
 
-def write_report(folders: Sequence[str | Path], out: str | Path | None = None) -> Path:
+def write_report(
+    folders: Sequence[str | Path],
+    out: str | Path | None = None,
+    timed: Callable[[], dict[str, Any]] = lambda: {},
+) -> Path:
     """Write the report of one run, or the comparison of several, and its PNG (same name) beside it.
 
     Args:
         folders: run folders, of any status, also those still running or without metrics.
         out: the HTML file; by default `report.html` in the folder of a single run, else in the current folder.
+        timed: what is known of the first run's result only once its charts are drawn: the time that all took.
 
     Returns:
         The path of the HTML file.
@@ -39,21 +44,21 @@ def write_report(folders: Sequence[str | Path], out: str | Path | None = None) -
     if out.suffix not in (".html", ".htm"):
         raise ValueError(f"out must end in .html, got {out}")
     runs = curves.load([Path(folder) for folder in folders])
-    text, picture = _page(runs), png(runs)
-    write_bytes(out.with_suffix(".png"), picture)
-    write_text(out, text)
+    write_bytes(out.with_suffix(".png"), png(runs))
+    tracks = curves.tracks(runs)
+    drawn = [_curves(runs, tracks), _population(runs, tracks), _others(runs, tracks)]
+    if times := timed():
+        runs[0].info["result"] = times
+    write_text(out, _page(runs, drawn))
     return out
 
 
-def _page(runs: list[Run]) -> str:
-    tracks = curves.tracks(runs)
+def _page(runs: list[Run], drawn: list[str]) -> str:
     body = [
         _header(runs),
         *(_cause(run) for run in runs if run.info.get("cause")),
         _summary(runs),
-        _curves(runs, tracks),
-        _population(runs, tracks),
-        _others(runs, tracks),
+        *drawn,
         _time(runs),
         _settings(runs),
         _surroundings(runs),
@@ -109,12 +114,12 @@ def _tiles(run: Run) -> list[tuple[str, str, str]]:
     steps, seconds = _reached(run, "env_steps"), _reached(run, "seconds")
     if steps is not None and not finite(result.get("env_steps")):  # the log counts those of one member
         steps *= max(1, len(members))
-    compiling = result.get("compile_seconds")
+    whole = result.get("wall_seconds")
     of = f"of {page.shortened(goal)}" if finite(goal) and goal != steps else ""
     return [
         (label, page.number(mean) + spread, note),
         ("Environment steps", page.shortened(steps), of),
-        ("Training time", page.clock(seconds), f"{page.clock(compiling)} compiling" if finite(compiling) else ""),
+        ("Training time", page.clock(seconds), f"of {page.clock(whole)} in all" if finite(whole) else ""),
         ("Speed", page.shortened(_speed(run)), "environment steps per second"),
     ]
 
@@ -204,11 +209,23 @@ def _population(runs: list[Run], tracks: list[Track]) -> str:
     ends = [(last(track, EVAL), last(track, EPISODE), track) for track in tracks]
     ends.sort(key=lambda end: float(np.mean(end[0] or end[1] or [-np.inf])), reverse=True)
     rows = [
-        [escape(track.label), str(len(track.members)), cell(evals), cell(episodes), *_extremes(evals or episodes)]
+        [
+            escape(track.label),
+            str(len(track.members)),
+            cell(evals),
+            _interval(evals or episodes),
+            cell(episodes),
+            *_extremes(evals or episodes),
+        ]
         for evals, episodes, track in ends
     ]
-    head = ("Group", "Members", "Last evaluation", "Last episode return", "Worst", "Best")
-    return page.section("Members", page.table(head, rows, right=(1, 2, 3, 4, 5)))
+    head = ("Group", "Seeds", "Last evaluation", "95 % interval of the mean", "Last episode return", "Worst", "Best")
+    return page.section("Members", page.table(head, rows, right=(1, 2, 3, 4, 5, 6)))
+
+
+def _interval(values: list[float]) -> str:
+    found = curves.interval(values)
+    return f"{page.number(found[0])} to {page.number(found[1])}" if found else "–"
 
 
 def _extremes(values: list[float]) -> tuple[str, str]:
@@ -259,7 +276,10 @@ def _time(runs: list[Run]) -> str:
 
 def _split(run: Run) -> dict[str, dict[str, float]]:
     """By the kind of thread, the share of each `time/KIND/...` metric in their sum over the run, the largest first."""
-    total: dict[str, dict[str, float]] = {}
+    parts = (run.info.get("result") or {}).get("parts")
+    known = parts.items() if isinstance(parts, dict) else ()
+    whole = {str(name): seconds for name, seconds in known if finite(seconds) and seconds > 0}
+    total: dict[str, dict[str, float]] = {"the command": whole} if whole else {}
     for row in run.rows:
         for key, value in row.items():
             if key.startswith("time/") and finite(value) and value > 0:

@@ -10,7 +10,7 @@ import numpy as np
 
 from boonta.core.types import Params
 from boonta.experiments import config as configuration
-from boonta.experiments import evaluation, systems
+from boonta.experiments import evaluation, members, systems
 from boonta.experiments import record as records
 from boonta.experiments.checkpoint import Checkpoints
 from boonta.experiments.config import Config
@@ -53,6 +53,7 @@ def open_run(folder: Path, which: int | str = "latest", member: int = 0) -> Run:
         FileNotFoundError: no run, or no such checkpoint.
         ValueError: no such member, or no readable checkpoint.
     """
+    folder, member = members.place(folder, member)
     config = configuration.load(config_of(folder))
     if which == "best" and not config.run.eval_episodes:
         raise ValueError("--checkpoint best: the run was never evaluated (run.eval_episodes=0); take latest or a step")
@@ -123,6 +124,8 @@ def inspect(folder: Path) -> dict[str, Any]:
     Raises:
         FileNotFoundError: it is no run folder.
     """
+    if members.there(folder):
+        return {"members": [inspect(one) for one in members.folders(folder)]}
     tables = configuration.tables_of(config_of(folder))
     record = records.read(folder)
     checkpoints = Checkpoints(folder)

@@ -22,7 +22,7 @@ class Run:
         "checkpoint",
         low=0,
     )
-    eval_episodes: int = setting(100, "greedy episodes in an evaluation; 0 for no evaluation", low=0)
+    eval_episodes: int = setting(20, "greedy episodes in an evaluation; 0 for no evaluation", low=0)
     eval_steps: int = setting(
         27_000, "most steps of an episode of an evaluation; those cut short are left out of the returns", low=1
     )

@@ -1,7 +1,6 @@
 """A training run, from configuration to result, and what `run.json` tells of it."""
 
 import datetime
-import itertools
 import os
 import shlex
 import shutil
@@ -22,18 +21,21 @@ from boonta.experiments import record as records
 from boonta.experiments.agreement import Interrupted
 from boonta.experiments.checkpoint import FOLDER
 from boonta.experiments.claim import NAME as LOCK
-from boonta.experiments.claim import claimed
+from boonta.experiments.claim import claimed, fresh
 from boonta.experiments.config import Config
+from boonta.experiments.defaults import FEW
 from boonta.experiments.driver import Driver
+from boonta.experiments.parts import Parts, age
 from boonta.experiments.systems import Failed, protocol
 from boonta.experiments.warm_start import Source, networks_of
 
 
 class Result(NamedTuple):
-    """What a run ended with: the object that `--json` prints, and the run folder."""
+    """What a run ended with: the object that `--json` prints, the run folder, and where the time went."""
 
     summary: dict[str, Any]
     folder: Path
+    parts: Parts | None
 
 
 def train(
@@ -57,7 +59,7 @@ def train(
     """
     system = systems.build(config)
     own_folder.sweep()
-    folder = _made_new(folder) if own else folder
+    folder = fresh(folder) if own else folder
     folder.mkdir(parents=True, exist_ok=True)
     with claimed(folder) if jax.process_index() == 0 else nullcontext():
         return _train(config, folder, system, resume, quiet, source)
@@ -99,7 +101,7 @@ def _train(
     if record.get("status") == "done" and run.mark.done == system.iterations:
         print("boonta: it has made all its steps already", file=sys.stderr)
         known = {"eval_cut_short": 0}  # older runs do not say
-        return Result(known | record["result"] | {"out": str(folder), "status": "done"}, folder)
+        return Result(known | record["result"] | {"out": str(folder), "status": "done"}, folder, None)
     record |= {"status": "running", "cause": None}
     text = configuration.write(config)
     trust.seal(folder, text, config.tables())  # on each host, whose users may have keys of their own
@@ -119,6 +121,7 @@ def _train(
         if not quiet:
             recipe = f", recipe {config.run.recipe}" if config.run.recipe else ""
             print(f"boonta: {config.agent} on {config.env}, {config.architecture}{recipe} -> {folder}", file=sys.stderr)
+            print(f"boonta: {_planned(config, system)}", file=sys.stderr)
             for remark in system.remarks:
                 print(f"boonta: {remark}", file=sys.stderr)
             if "split" in now["devices"]:
@@ -170,19 +173,34 @@ def _train(
         system.close()
     if not summary["updates"] and lead:
         print("boonta: WARNING: no update was made: there was not enough to learn from", file=sys.stderr)
-    end("done", None, summary)
+    end("done", None, summary | timed(run.parts))
     agreement.together(True)  # hosts end together
-    return Result(summary | {"out": str(folder), "status": "done"}, folder)
+    return Result(summary | timed(run.parts) | {"out": str(folder), "status": "done"}, folder, run.parts)
 
 
-def _made_new(folder: Path) -> Path:
-    """A folder that was not there, of this name or with a number behind it."""
-    for number in itertools.count(1):
-        place = folder.with_name(f"{folder.name}-{number}") if number > 1 else folder
-        with suppress(FileExistsError):
-            place.mkdir(parents=True)
-            return place
-    raise AssertionError("not reached")
+def timed(parts: Parts) -> dict[str, Any]:
+    """The seconds of this command so far, and its parts."""
+    return {"wall_seconds": round(age(), 3), "parts": parts.whole()}
+
+
+def reported(result: Result) -> dict[str, Any]:
+    """The summary with all the time that the command took, which is kept in `run.json` too, where it made anything."""
+    if not result.parts:
+        return result.summary
+    record, times = records.read(result.folder), timed(result.parts)
+    files.write_json(result.folder / "run.json", record | {"result": record["result"] | times})
+    return result.summary | times
+
+
+def _planned(config: Config, system: systems.System) -> str:
+    """How much a run learns from, and a warning where that is hopeless."""
+    updates = system.iterations * system.updates
+    each = getattr(config.agent_settings, "epochs", 1) * getattr(config.agent_settings, "minibatches", 1)
+    told = f"{system.environments:,} environments, {updates:,} updates"
+    told += f" of {each} gradient steps each" if each > 1 else ""
+    if updates < FEW:
+        told += "; WARNING: hardly anything is learned in so few: raise run.steps, or lower agent.batch or agent.unroll"
+    return told
 
 
 def _emptied(folder: Path) -> None:

@@ -60,7 +60,7 @@ class Anakin:
         self.agent = beginning_with(agent, lambda: self.given)
         self.unit = anakin.make(self.agent, environment, count, shards)
         self.steps: float = unit.steps_per_iteration
-        self.updates = unit.updates_per_iteration
+        self.updates, self.environments = unit.updates_per_iteration, count
         self.program = anakin.program(self.unit, devices.mesh(chosen, across))
         self.compile_seconds, self.watch = 0.0, Watch()
         self.progress: Callable[[str], None] = unheard

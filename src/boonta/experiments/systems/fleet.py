@@ -57,6 +57,7 @@ class Fleet(Hosted):
         self.plan, self.steps, self.updates, self.before = self._planned()
         self.iterations = configuration.iterations(config, self.steps, self.updates, self.before)
         self.total = self.iterations * self.updates
+        self.environments = self.plan.workers * self.plan.envs
         self.agent = self.make_agent(total_updates=self.total)
         self.half = _half(self.agent, self.plan, self.spec)
         self.fleet: fleet.Fleet | None = None  # once all members are there

@@ -36,7 +36,7 @@ from boonta.experiments import config as configuration
 from boonta.experiments.config import Config
 from boonta.experiments.evaluation import Film, Scores
 from boonta.experiments.replays import Arrays, put_back, taken
-from boonta.experiments.systems.protocol import beginning_with, beside, done, replaying, said_of, unheard
+from boonta.experiments.systems.protocol import Aside, beginning_with, done, replaying, said_of, unheard
 
 CLOSING = 10.0  # seconds that closing waits for an evaluation
 BETWEEN = 1.0  # seconds between the moments in which hosts ask one another whether to stop
@@ -83,7 +83,9 @@ class Hosted:
         self.compile_seconds, self.watch = 0.0, Watch()
         self.progress: Callable[[str], None] = unheard
         self.replaying = replaying(self.agent)
+        self._evaluator = Aside("evaluator")
         self._evaluation: Future[Scores] | None = None
+        self._kept: tuple[int, Guard] | None = None  # how many environments evaluations have, and they
         self._closing = threading.Event()
         self._life = 0  # of environments
         self._began: dict[str, float] = {}
@@ -122,28 +124,48 @@ class Hosted:
         params = jax.device_put(jax.tree.map(lambda x: x.addressable_data(0), state.params), self.player)
 
         def play() -> Scores:
-            scores = self.play(params, episodes)
+            scores = self._play(params, episodes)
             return Scores(*(x[None] for x in scores))
 
-        self._evaluation = done(play()) if self.synchronous else beside(play, "evaluator")
+        self._evaluation = done(play()) if self.synchronous else self._evaluator.ask(play)
         return self._evaluation
 
     def play(self, params: Params, episodes: int) -> Scores:
-        examiner, supervisor = self.host.examiner or self.host, self._supervisor()
+        try:
+            return self._play(params, episodes)
+        finally:
+            self._forget_examined()
+
+    def _play(self, params: Params, episodes: int) -> Scores:
+        supervisor = self._supervisor()
         for life in itertools.count():
-            make = partial(examiner.make, np.arange(episodes), evaluation.SEED, life, self.workers)
-            guarded = partial(Guard, make, self.drop, supervisor.tell)
             try:
                 with jax.default_device(self.player):
                     return evaluation.on_host(
-                        self.greedy, params, guarded, episodes, self.config.run.eval_steps,
+                        self.greedy, params, self._examined(episodes, life), episodes, self.config.run.eval_steps,
                         self._closing.is_set, lambda text: self.progress(text),
                     )  # fmt: skip
             except Broken as error:
+                self._forget_examined()
                 who = "environments of an evaluation"
                 restart = supervisor.incident(who, error, "failed and are made anew")
                 self._closing.wait(restart.delay)
         raise AssertionError("not reached")
+
+    def _examined(self, episodes: int, life: int) -> Guard:
+        """The environments of evaluations, which are kept where they can begin the same episodes anew."""
+        examiner = self.host.examiner or self.host
+        if not (self._kept and self._kept[0] == episodes and examiner.repeatable):
+            self._forget_examined()
+            make = partial(examiner.make, np.arange(episodes), evaluation.SEED, life, self.workers)
+            self._kept = episodes, Guard(make, self.drop, self._supervisor().tell)
+        return self._kept[1]
+
+    def _forget_examined(self) -> None:
+        """Close them, in the thread that has stepped them."""
+        if self._kept:
+            self._kept[1].__exit__()
+            self._kept = None
 
     def film(self, params: Params, seed: int, steps: int) -> Film:
         examiner = self.host.examiner or self.host
@@ -196,8 +218,11 @@ class Hosted:
 
     def _end_evaluation(self) -> None:
         self._closing.set()
-        if self._evaluation:
-            wait([self._evaluation], CLOSING)
+        if self.synchronous:
+            self._forget_examined()
+        else:
+            wait([self._evaluator.ask(self._forget_examined)], CLOSING)
+            self._evaluator.end()
 
 
 def timeline(trace: Trace, where: str, forgive: bool = False) -> None:

@@ -1,5 +1,6 @@
 """What the driver of a run asks of an architecture."""
 
+import queue
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -22,6 +23,7 @@ from boonta.experiments.evaluation import Film, Scores
 from boonta.experiments.registry import AGENTS
 from boonta.nets.inputs import Inputs, inputs
 
+ENDING = 1.0  # seconds that the end of a thread is waited for
 READING = 1  # of run.json: how observations are read; raised when that changes
 
 
@@ -34,6 +36,7 @@ class System(Protocol):
         members: of the population, M.
         iterations: of the whole run.
         steps: environment steps of one iteration, of one member, in the mean.
+        environments: of one member, over all processes.
         updates: updates of one iteration, of one member, once there is enough to learn from.
         compile_seconds: spent on compiling so far.
         replaying: whether there is replay that outlasts an iteration.
@@ -48,6 +51,7 @@ class System(Protocol):
     members: list[Member]
     iterations: int
     steps: float
+    environments: int
     updates: int
     compile_seconds: float
     replaying: bool
@@ -250,15 +254,39 @@ def done(value: Any) -> "Future[Any]":
     return future
 
 
-def beside(function: Callable[[], Any], name: str) -> "Future[Any]":
-    """A future of what a thread makes, which does not keep a process alive that wants to end."""
-    future: Future[Any] = Future()
+class Aside:
+    """A thread that does one thing after another; it does not keep a process alive that wants to end.
 
-    def run() -> None:
-        try:
-            future.set_result(function())
-        except BaseException as error:
-            future.set_exception(error)
+    Args:
+        name: of the thread.
+    """
 
-    threading.Thread(target=run, name=name, daemon=True).start()
-    return future
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._asked: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def ask(self, function: Callable[[], Any]) -> "Future[Any]":
+        """A future of what the thread makes."""
+        future: Future[Any] = Future()
+        self._asked.put((function, future))
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
+            self._thread.start()
+        return future
+
+    def end(self) -> None:
+        """Let it end, once it has done what it was asked."""
+        self._asked.put(None)
+        if self._thread:
+            self._thread.join(ENDING)
+        self._thread = None
+
+    def _work(self) -> None:
+        while asked := self._asked.get():
+            function, future = asked
+            try:
+                future.set_result(function())
+            except BaseException as error:
+                future.set_exception(error)
+            del asked, function, future  # what they hold is not kept until the next

@@ -54,6 +54,7 @@ class Sebulba(Hosted):
         self.half, self.player, self.synchronous = self.unit.learner, actors[0], options.lag == 0
         self.steps: float = envs * jax.process_count() * self.unit.learning.rounds * self.unit.actor.unroll
         self.updates = self.unit.learning.updates
+        self.environments = envs * len(actors) * threads * jax.process_count()
         asked = Workers(options.workers, options.worker_count, options.worker_timeout)
         self._notes = self._remarks()
         self.workers, self.why = self.host.choose(envs, asked) if self.host.choose else (asked, "")

@@ -88,6 +88,7 @@ class Seed(Hosted):
         self.player, self._learners, self._sizes = inference[0], learners, (envs, size)
         self._make()
         self.iterations = configuration.iterations(config, self.steps, self.updates, self.learner.before)
+        self.environments = envs
         self.agent = self.make_agent(total_updates=self.iterations * self.updates)
         self._make()
         self.trace = Trace(keep=bool(options.trace))

@@ -78,6 +78,7 @@ class Split(Hosted):
         self.steps = float(self.wiring.plan.workers * each)
         self.updates = max(1, round(sum(pacing.ratios.values()) * int(self.steps)))
         self.iterations = configuration.iterations(config, self.steps, self.updates)
+        self.environments = self.wiring.plan.workers * self.wiring.plan.envs
         self.supervisor = Supervisor(self.options.restarts)
         self.split: split.Split | None = None
         self._exchange: Exchange | None = None
