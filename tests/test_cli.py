@@ -205,7 +205,8 @@ def files(tmp_path_factory):
 def places(files):
     """A run of two members, and one that cannot be drawn, too."""
     at = files
-    assert call([*TRAIN, "--seeds", "2", "--out", at["run"], "--json"]) == 0
+    often = ["--set", "run.checkpoint_every=64"]
+    assert call([*TRAIN, *often, "--seeds", "2", "--out", at["run"], "--json"]) == 0
     settings = shutil.copytree(at["run"], Path(at["blind"])) / "config.toml"
     settings.write_text(settings.read_text().replace('"boonta:catch"', '"tests.test_cli:blind"'))
     config.trusted(settings)

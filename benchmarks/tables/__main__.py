@@ -5,12 +5,14 @@ A table stands between `<!-- begin NAME -->` and `<!-- end NAME -->`; everything
 
 import re
 
-from benchmarks.tables import anakin, learning, planning, sebulba, seed, split
+from benchmarks.tables import anakin, learning, newcomer, planning, sebulba, seed, split
 from benchmarks.tables.common import ROOT
 from boonta.experiments.files import write_text
 
 PAGES = (ROOT / "README.md", ROOT / "docs" / "benchmarks.md", ROOT / "docs" / "value-first.md")
-TABLES = anakin.TABLES | sebulba.TABLES | seed.TABLES | planning.TABLES | split.TABLES | learning.TABLES
+TABLES = (
+    anakin.TABLES | sebulba.TABLES | seed.TABLES | planning.TABLES | split.TABLES | learning.TABLES | newcomer.TABLES
+)
 
 
 def main() -> None:

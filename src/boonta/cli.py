@@ -563,4 +563,9 @@ COMMANDS = {
 
 def run() -> NoReturn:
     """The console script."""
-    process.end(main())
+    process.leave_quickly()
+    try:
+        code = main()
+    except SystemExit as stop:  # argparse's way
+        code = stop.code if isinstance(stop.code, int) else 0
+    process.end(code)

@@ -49,7 +49,7 @@ def once(metrics: Mapping[str, Any], xp: Any = np) -> Totals:
     bad, made, one = xp.asarray(metrics["health"]), xp.asarray(metrics["made"]), xp.ones((), np.int32)
     learned = made > 0
     sums, weights = {}, {}
-    for name in metrics.keys() - {"health", "made", *Finished._fields}:
+    for name in sorted(metrics.keys() - {"health", "made", *Finished._fields}):  # or no program is found in a cache
         counts = learned if name.startswith(LEARNERS) else xp.ones((), bool)
         sums[name] = xp.where(counts, number(metrics[name]), _nothing(name))
         weights[name] = number(counts)

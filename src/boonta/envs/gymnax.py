@@ -1,11 +1,13 @@
 """The bridge to gymnax (Lange, 2022): https://github.com/RobertTLange/gymnax."""
 
 import dataclasses
-import importlib.util
+import importlib
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
+from types import ModuleType
 from typing import Any
 
 import jax
@@ -20,18 +22,23 @@ from boonta.core.types import Action, Key, PyTree, TimeStep
 from boonta.envs import drawing
 
 
-def _later(name: str) -> None:
-    """Let a module be run only when something of it is used."""
-    spec = None if name in sys.modules else importlib.util.find_spec(name)
-    if spec and spec.loader:
-        spec.loader = importlib.util.LazyLoader(spec.loader)
-        sys.modules[name] = module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
+@contextmanager
+def _deferred(name: str) -> Iterator[None]:
+    """Modules that are imported meanwhile get one in place of this, which is imported when something of it is used."""
+    if name in sys.modules:
+        yield
+        return
+    sys.modules[name] = module = ModuleType(name)
+    module.__getattr__ = lambda attribute: getattr(importlib.import_module(name), attribute)  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        del sys.modules[name]
 
 
-_later("seaborn")  # only gymnax' drawings need it, and it takes a second
 try:
-    import gymnax
+    with _deferred("seaborn"):  # only drawings of gymnax need it, and it takes a second or two
+        import gymnax
     from gymnax import registration
     from gymnax.environments import spaces
 except ImportError as error:

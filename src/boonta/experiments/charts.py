@@ -131,14 +131,20 @@ def _clock_axis(axes: Axes, ink: Ink) -> None:
     axes.set_xlabel(f"{unit} of training", color=ink.muted, fontsize=8)
 
 
+_MARGINS = (0.55, 0.45, 0.08, 0.08)  # inches around the axes: left, bottom, right, top
+
+
 def svg(chart: Chart, tracks: list[Track], size: tuple[float, float], points: int, name: str) -> str:
     """The chart as an inline SVG whose colours are the page's variables."""
     file = io.StringIO()
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": name, "axes.formatter.useoffset": False}):
-        figure = Figure(size, layout="constrained")
+        figure = Figure(size)
         figure.patch.set_alpha(0)
         FigureCanvasSVG(figure)
-        chart.draw(figure.add_subplot(), tracks, _MARK, points)
+        left, bottom, right, top = _MARGINS
+        width, height = size  # a layout that looks for the place of each label would take most of the time
+        place = (left / width, bottom / height, 1 - (left + right) / width, 1 - (bottom + top) / height)
+        chart.draw(figure.add_axes(place), tracks, _MARK, points)
         figure.savefig(file, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
     text = file.getvalue()
     text = text[text.index("<svg") :]

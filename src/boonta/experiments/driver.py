@@ -34,6 +34,7 @@ from boonta.experiments.watchdog import Watchdog
 FACTS = {"iterations": int, "seconds": float, "updates": int}  # of a checkpoint: those of `Mark`
 LIMIT = 3600.0  # seconds that an evaluation may take
 GRACE = 5.0  # seconds that it has where the run is asked to end
+SOON = 10.0  # seconds between checkpoints, unless more are asked for
 SLICE = 0.2  # seconds between looks at it
 MOST_CLIPPED = 0.01  # share of what is learned that may lie beyond what the network can say, without a warning
 CALL = 5.0  # seconds that a call of `System.advance` is meant to take, in which a signal may not be heard
@@ -63,6 +64,15 @@ class Examination(NamedTuple):
     save: bool
 
 
+class Scored(NamedTuple):
+    """A checkpoint to be saved, as `Checkpoints.save` takes it."""
+
+    env_steps: int
+    state: PyTree
+    facts: dict[str, Any]
+    score: float | None
+
+
 class Driver:
     """One run on a system."""
 
@@ -80,6 +90,7 @@ class Driver:
         self.best = -1e300  # the best evaluation so far; JSON has no infinity
         self.evaluated = 0  # the iterations that the last evaluation was about
         self.under_way: Examination | None = None
+        self._held: Scored | None = None  # the best so far, where it waits for the next checkpoint
         self.final: evaluation.Scores | None = None  # of the end of the run
         self._unclosed = set(system.remarks)
         self.clipping = False  # whether it was said that values are clipped
@@ -144,7 +155,8 @@ class Driver:
                 if log_every.passed(before, now) or ended_here or made.bad.any():
                     self._write(log)
                 self._check(made, logged)
-                save = ended_here or save_every.passed(before, now) or agreement.shared(np.bool_(self._late()))
+                asked_for = save_every.passed(before, now) and not (run.checkpoint_every == 0 and self._soon())
+                save = ended_here or asked_for or agreement.shared(np.bool_(self._late()))
                 due = bool(run.eval_episodes) and (ended_here or evaluate_every.passed(before, now))
                 self._settle(log, LIMIT if save or due else 0.0, received)
                 if agreement.agreed(received):
@@ -196,6 +208,10 @@ class Driver:
         done, at = self._saved
         minutes = self.config.run.checkpoint_minutes
         return bool(minutes) and self.mark.done > done and time.monotonic() > at + 60.0 * minutes
+
+    def _soon(self) -> bool:
+        """Whether the last checkpoint was made only just now; on all hosts."""
+        return bool(agreement.shared(np.bool_(time.monotonic() < self._saved[1] + SOON)))
 
     def _show(self, bar: Progress) -> None:
         assert self.interval
@@ -291,10 +307,23 @@ class Driver:
         self.best = score if better else self.best
         # A checkpoint later than what is in replay would be gone on from without it.
         if one.save or (better and not (self.config.run.save_replay and self.system.replaying)):
+            self._held = None if better else self._held
             facts = one.facts | {"best": self.best, "evaluated": self.evaluated}
+            scored = Scored(self.system.at(one.mark.done), one.state, facts, score)
+            if not one.save and self._soon():
+                # Training goes on with the buffers of the state.
+                self._held = scored._replace(state=jax.tree.map(jnp.copy, one.state))
+                return
             with self.parts.of("saving"):
-                self.checkpoints.save(self.system.at(one.mark.done), one.state, facts, score)
+                self._save_held()
+                self.checkpoints.save(*scored)
             self._saved = (one.mark.done, time.monotonic())
+
+    def _save_held(self) -> None:
+        """Save the best so far, if it has waited for that."""
+        if self._held:
+            held, self._held = self._held, None
+            self.checkpoints.save(*held)
 
     def _restored(self) -> PyTree:
         try:
@@ -353,6 +382,7 @@ class Driver:
             if kept := self.config.run.save_replay and self.system.replaying:
                 with self.system.replays(self.state) as arrays:
                     self.replays.save(steps, arrays)
+            self._save_held()
             self.checkpoints.save(steps, self.system.rest(self.state), self._facts(), None)
             self._saved = (self.mark.done, time.monotonic())
             if kept:

@@ -1,5 +1,6 @@
 """How a process starts JAX, on one host or as one of several, and how it ends."""
 
+import atexit
 import codecs
 import ctypes
 import io
@@ -94,6 +95,8 @@ def start(devices: int, hosts: Hosts | None = None) -> None:
 
     if not os.environ.get("JAX_COMPILATION_CACHE_DIR"):  # which JAX, imported by now, has read already
         jax.config.update("jax_compilation_cache_dir", str(Path.home() / ".cache" / "boonta" / "jax"))
+    if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)  # of small programs there are dozens
     if hosts.several():
         jax.config.update("jax_enable_recoverability", True)  # or a dead host ends the others without a word of ours
         meeting = lambda: jax.distributed.initialize(  # noqa: E731 -- None: as the cluster says
@@ -220,8 +223,25 @@ def _on_abort(number: int) -> None:
     os._exit(1)
 
 
+_code = 1  # with which this process exits, unless `end` says otherwise
+
+
+def leave_quickly() -> None:
+    """Let this process exit once all that is registered later has been done: what Python then tidies takes a second."""
+
+    def leave() -> None:
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(_code)
+
+    atexit.register(leave)  # the first to be registered is the last to be called
+
+
 def end(code: int) -> NoReturn:
     """Exit with `code`, without waiting for hosts that may be dead; 1 says that the run failed."""
+    global _code
+    _code = code
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is said; what is left would only show a traceback
     jax = sys.modules.get("jax")
     if jax and jax.distributed.is_initialized():

@@ -26,7 +26,9 @@ class Run:
     eval_steps: int = setting(
         27_000, "most steps of an episode of an evaluation; those cut short are left out of the returns", low=1
     )
-    checkpoint_every: int = setting(0, "environment steps between checkpoints; 0 for a tenth of the run", low=0)
+    checkpoint_every: int = setting(
+        0, "environment steps between checkpoints; 0 for a tenth of the run, but not within ten seconds", low=0
+    )
     checkpoint_minutes: float = setting(10.0, "most minutes between checkpoints; 0 for no limit", low=0.0)
     keep: int = setting(3, "latest checkpoints kept; the best one is kept besides", low=1)
     save_replay: bool = setting(True, "keep, with the latest checkpoint, what learners have to learn from")

@@ -51,7 +51,7 @@ CELLS = (
 
 def main(argv: Sequence[str] | None = None) -> list[Row]:
     """Run the benchmark with these arguments; the rows it wrote."""
-    options = parser("defaults", __doc__ or "", rounds=3, module="defaults", script="returns")
+    options = parser("defaults", __doc__ or "", rounds=3, module="newcomer", script="returns")
     options.add_argument("--sb3", metavar="PYTHON", help="interpreter of an environment that has Stable-Baselines3")
     options.add_argument("--only", help="cells whose name has this in it")
     options.add_argument("--who", choices=("ours", "sb3"), help="one of the two")
@@ -90,7 +90,7 @@ def _run(args: argparse.Namespace, cell: Cell, who: str, seed: int) -> dict[str,
     steps, episodes = _steps(args, cell), 2 if args.quick else cell.episodes
     if who == "sb3":
         task = {"agent": cell.agent, "env": cell.env, "settings": dict(cell.settings), "steps": steps}
-        words = [args.sb3, "-m", "benchmarks.defaults.sb3", json.dumps(task | {"seed": seed, "episodes": episodes})]
+        words = [args.sb3, "-m", "benchmarks.newcomer.sb3", json.dumps(task | {"seed": seed, "episodes": episodes})]
         answer = _last(words, os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"})
         told = answer
     else:

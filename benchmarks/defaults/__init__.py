@@ -1,1 +1,0 @@
-"""What agents learn without a recipe, beside the defaults of a peer."""
