@@ -14,7 +14,7 @@ class Run:
     steps: int = setting(500_000, "environment steps of one member", low=1)
     seed: int = setting(0, "the first seed", low=0, high=2**31 - 1)
     seeds: int = setting(1, "members with seeds seed, seed + 1, ...", low=1)
-    sweep: tuple[str, ...] = setting((), "key=v1,v2,... of continuous agent settings: one member for each of the grid")
+    sweep: tuple[str, ...] = setting((), "key=v1,v2,... of the agent, or table.key=...: a member for each of the grid")
     log_every: int = setting(0, "environment steps between log lines; 0 for a fiftieth of the run", low=0)
     evaluate_every: int = setting(
         0,
