@@ -74,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> list[Row]:
             runs = [answers[cell, name, seed] for seed in seeds]
             means = [float(np.mean(run["returns"])) for run in runs]
             more = {"versions": runs[0]["versions"]} if "versions" in runs[0] else {}
-            more |= {"steps": steps, "seeds": list(seeds), "seconds": [run["seconds"] for run in runs]}
+            more |= {"steps": steps, "seeds": list(seeds)}  # no seconds: runs share the machine
             rows.append(row(args, f"{cell.name()}/{name}", name, means, "return", mean=float(np.mean(means)), **more))
             told.append(f"{np.mean(means):.1f} ± {np.std(means, ddof=1) if len(means) > 1 else 0.0:.1f}")
         shown.add_row(cell.name(), f"{steps:,}", *told)
