@@ -12,6 +12,7 @@ from boonta import cli
 from boonta.envs import catch
 from boonta.experiments import config, registry, systems
 from tests.marks import slow, some_of
+from tests.test_defaults import example
 
 TINY = [
     word
@@ -386,7 +387,7 @@ def test_settings_that_do_not_go_together_name_the_nearest_that_do(capsys):
 @pytest.mark.parametrize("name", registry.recipes())
 def test_every_recipe_resolves(name):
     kind = registry.recipes()[name]["env"]["name"]
-    by_name = config.resolve(env=registry.example(kind) if registry.is_pattern(kind) else None, file=name)
+    by_name = config.resolve(env=example(kind) if registry.is_pattern(kind) else None, file=name)
     found = config.resolve(by_name.agent, by_name.env, by_name.architecture)
     assert by_name.run.recipe == found.run.recipe == name
     assert by_name == found

@@ -1,6 +1,7 @@
 """Settings where nobody says any: by a recipe, which may be for a kind of environments, or by a rule."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -11,10 +12,15 @@ from boonta.experiments.defaults import FEW, defaults
 RESOLVED = Path(__file__).parent / "recipes.json"  # what each recipe resolves to; rewritten where it is meant to change
 
 
+def example(pattern: str) -> str:
+    """A name that a pattern fits."""
+    return re.sub(r"\{([^{},]*)[^{}]*\}", r"\1", pattern).replace("*", "Any")
+
+
 def resolved(name):
     """The tables of a recipe, on some environment of its kind."""
     env = registry.recipes()[name]["env"]["name"]
-    some = registry.example(env)
+    some = example(env)
     found = config.resolve(None, some if some != env else None, None, name).tables()
     found["run"].pop("eval_episodes")  # which change nothing that is learned
     return {table: found[table] for table in ("run", "agent", "env")}

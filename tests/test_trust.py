@@ -14,7 +14,7 @@ import pytest
 from boonta.cli import main
 from boonta.core import own_modules
 from boonta.envs import registry as environments
-from boonta.experiments import claim, curves, process, trust
+from boonta.experiments import claim, curves, members, process, trust
 from boonta.experiments import config as configuration
 from boonta.experiments.replays import Replays
 from boonta.experiments.systems import split_processes
@@ -470,3 +470,17 @@ def test_an_own_module_that_is_called_as_an_installed_one_is_told_of(tmp_path, m
     err = capfd.readouterr().err
     assert "module optax is" in err and "not that of the current folder, which comes last; rename yours" in err
     assert str(tmp_path) not in sys.path
+
+
+def test_to_trust_several_runs_is_to_trust_each(mark, tmp_path, capfd):
+    folder = written(tmp_path / "grid")
+    (folder / "members").mkdir()
+    one = written(folder / "members" / "0")
+    (folder / "members" / "1").symlink_to(tmp_path)
+    assert members.folders(folder) == [one]
+    main(["doctor", str(folder)])
+    assert main(["eval", str(folder), "--member", "1"]) == 2
+    with pytest.raises(trust.Untrusted):
+        configuration.load(one / "config.toml")
+    main(["eval", str(folder), "--trust", "--episodes", "1"])
+    assert capfd.readouterr().err.count("is trusted from now on") == 2

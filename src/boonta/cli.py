@@ -65,14 +65,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _trust(args: argparse.Namespace) -> None:
     """Seal the run folders that a command names."""
     from boonta.experiments import config as configuration
-    from boonta.experiments import runs
+    from boonta.experiments import members, runs
 
     folders = [getattr(args, key, None) for key in ("run", "resume", "source")]
     if Path(getattr(args, "opponent", "random")).is_dir():
         folders.append(Path(args.opponent))
     if not any(folders):
         raise ValueError("--trust is for run folders, and this command names none")
-    for folder in filter(None, folders):
+    named_here = [folder for folder in folders if folder]
+    each = [one for folder in named_here if members.there(folder) for one in members.folders(folder)]
+    for folder in (*named_here, *each):
         if named := configuration.trusted(runs.config_of(folder)):
             print(f"boonta: {folder} is trusted from now on: {', '.join(named)}", file=sys.stderr)
 

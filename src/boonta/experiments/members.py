@@ -48,8 +48,8 @@ class Failed(Exception):
 
 
 def there(folder: Path) -> bool:
-    """Whether a folder is one of several runs."""
-    return (folder / FOLDER).is_dir()
+    """Whether a folder is one of several runs, which lie in it and not beyond a link."""
+    return (folder / FOLDER).is_dir() and not (folder / FOLDER).is_symlink()
 
 
 def place(folder: Path, member: int) -> tuple[Path, int]:
@@ -103,6 +103,7 @@ def train(folder: Path, jobs: int, quiet: bool) -> dict[str, Any]:
         waiting = [i for i, one in enumerate(folders(folder)) if _status(one) != "done"]
         running: dict[int, subprocess.Popen[bytes]] = {}
         failed: list[str] = []
+        ended = False
         while (waiting and not (failed or received)) or running:
             while waiting and len(running) < jobs and not (failed or received):
                 i = waiting.pop(0)
@@ -113,8 +114,9 @@ def train(folder: Path, jobs: int, quiet: bool) -> dict[str, Any]:
                     del running[i]
                     if process.returncode and not received:
                         failed.append(f"member {i} ({record['members'][i]}) ended with code {process.returncode}")
-            if failed or received:
-                _end(running.values())
+            for process in running.values() if (failed or received) and not ended else ():
+                process.terminate()  # once: a second signal would not let it save
+            ended = bool(failed or received)
             time.sleep(LOOK)
         cause, status = None, "done"
         if received:
@@ -122,8 +124,8 @@ def train(folder: Path, jobs: int, quiet: bool) -> dict[str, Any]:
         if failed:
             cause, status = f"{'; '.join(failed)}; go on with: {_again(folder)}", "failed"
         summary = _summary(folder, record["members"]) if status == "done" else None
-        ended = {"status": status, "cause": cause, "finished": _now()} | ({"result": summary} if summary else {})
-        files.write_json(folder / "run.json", record | ended)
+        end = {"status": status, "cause": cause, "finished": _now()} | ({"result": summary} if summary else {})
+        files.write_json(folder / "run.json", record | end)
     if failed:
         raise Failed(cause)
     if received:
@@ -142,7 +144,8 @@ def _lay_out(folder: Path, config: Config, record: dict[str, Any]) -> None:
 
 def folders(folder: Path) -> list[Path]:
     """Of the members, in their order."""
-    return sorted((one for one in (folder / FOLDER).iterdir() if one.name.isdecimal()), key=lambda one: int(one.name))
+    found = [one for one in (folder / FOLDER).iterdir() if one.name.isdecimal() and not one.is_symlink()]
+    return sorted(found, key=lambda one: int(one.name))
 
 
 def _status(folder: Path) -> str:
@@ -162,13 +165,6 @@ def _end_with_parent() -> None:
     """Where the system can do that: SIGTERM at the end of whoever started this process."""
     with suppress(AttributeError, OSError):
         ctypes.CDLL(None).prctl(1, signal.SIGTERM)
-
-
-def _end(processes: Any) -> None:
-    for process in processes:
-        if not getattr(process, "asked", False):
-            process.asked = True
-            process.terminate()
 
 
 @contextmanager

@@ -120,11 +120,6 @@ def _fitting(agent_name: str, env_name: str) -> list[tuple[int, str, str]]:
     return [one for one in found if one[0] >= 0]
 
 
-def example(pattern: str) -> str:
-    """A name that a pattern fits."""
-    return re.sub(r"\{([^{},]*)[^{}]*\}", r"\1", pattern).replace("*", "Any")
-
-
 def is_pattern(name: str) -> bool:
     """Whether it fits several environments."""
     return "*" in name or "{" in name
