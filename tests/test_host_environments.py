@@ -1,6 +1,7 @@
 """Environments of the host, step by step beside the plain libraries, and what becomes of them when they fail."""
 
 import os
+import re
 import subprocess
 import sys
 from functools import partial
@@ -17,6 +18,7 @@ from boonta import envs
 from boonta.core import host, signals
 from boonta.core.faults import Unclosed
 from boonta.core.host import Workers
+from boonta.core.settings import Refused
 from boonta.core.spec import Continuous
 from boonta.core.types import FIRST, LAST, MID
 from boonta.envs import dm, gym, trials, workers
@@ -73,6 +75,122 @@ def test_gymnasium_is_what_it_is_alone(name, settings, kind):
     finally:
         batch.close()
         batch.close()
+
+
+def test_a_vectorized_form_is_what_the_single_environments_are():
+    made = envs.make("gym:CartPole-v1")
+    chosen, why = made.choose(8, Workers())
+    assert (chosen.kind, why) == ("vectorized", "all of them step in one call")
+    assert made.choose(8, Workers("threads", 3))[0] == Workers("threads", 3)
+    batch = made.make(np.arange(8), 11, 1, Workers())
+    again, other = made.make(np.arange(8), 11, 1, Workers()), made.make(np.arange(8), 11, 2, Workers())
+    plain = [gymnasium.make("CartPole-v1").unwrapped for _ in range(8)]
+    generator, begun = np.random.default_rng(0), copied(batch.reset())
+    np.testing.assert_array_equal(begun.observation, again.reset().observation)
+    assert (begun.observation != other.reset().observation).any(axis=-1).all()
+    assert len(np.unique(begun.observation, axis=0)) == 8
+    timestep, ends = begun, 0
+    for one in plain:
+        one.reset()
+    for _ in range(60):
+        before, action = copied(timestep), host.random_actions(made.spec, generator, timestep)
+        timestep = batch.step(action)
+        for i, one in enumerate(plain):
+            if before.step_type[i] == LAST:
+                expected = (0.0, 1.0, FIRST, 0)
+                assert (abs(timestep.observation[i]) <= 0.05).all()
+            else:
+                one.state, one.steps_beyond_terminated = before.observation[i].astype(float), None
+                observation, reward, over, _, _ = one.step(int(action[i]))
+                expected = (reward, 0.0 if over else 1.0, LAST if over else MID, action[i])
+                np.testing.assert_allclose(timestep.observation[i], observation, rtol=1e-5, atol=1e-6)
+                ends += over
+            assert (timestep.reward[i], timestep.discount[i], timestep.step_type[i], timestep.action[i]) == expected
+    assert ends > 8
+    np.testing.assert_array_equal(begun.observation, batch.reset().observation)
+
+
+class Many(gymnasium.vector.VectorEnv):
+    """Environments that pay 1 a step, and end after three."""
+
+    metadata = {"autoreset_mode": gymnasium.vector.AutoresetMode.NEXT_STEP}  # noqa: RUF012 -- as Gymnasium's
+    fault = ""
+
+    def __init__(self, num_envs, max_episode_steps):
+        self.num_envs, self.steps = num_envs, np.zeros(num_envs, int)
+        low = -2.0 if self.fault == "space" else -1.0
+        self.single_observation_space = gymnasium.spaces.Box(low, 1.0, (2,), np.float32)
+        self.single_action_space = gymnasium.spaces.Discrete(2)
+        if self.fault == "reset":
+            self.metadata = {"autoreset_mode": gymnasium.vector.AutoresetMode.SAME_STEP}
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps[:] = 0
+        return np.zeros((self.num_envs, 3 if self.fault == "shape" else 2), np.float32), {}
+
+    def step(self, actions):
+        if self.fault == "raises":
+            raise OSError("the sky fell")
+        self.steps = (self.steps + 1) % 4
+        observation = np.zeros((self.num_envs, 2), np.float32)
+        reward = np.ones(self.num_envs + (self.fault == "reward"))
+        return observation, reward, self.steps == 3, np.full(self.num_envs, False), {}
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ("space", "its spaces must be .* got Box.-2.0"),
+        ("reset", "autoreset_mode must be AutoresetMode.NEXT_STEP, got AutoresetMode.SAME_STEP"),
+        ("shape", "observation is of another shape than its space"),
+        ("reward", r"rewards, terminated and truncated must be arrays \[2\]"),
+        ("raises", "OSError: the sky fell"),
+    ],
+)
+def test_a_vectorized_form_that_does_not_fit_is_not_used(fault, words, monkeypatch):
+    class Faulted(Many):
+        pass
+
+    Faulted.fault = fault
+    many(monkeypatch, Faulted)
+    made = envs.make("gym:Many-v0")
+    assert len(made.remarks) == 1
+    assert re.search(f"gym:Many-v0: its vectorized form is not used: .*{words}", made.remarks[0])
+    assert made.choose(8, Workers())[0].kind != "vectorized"
+    with pytest.raises(Refused, match=r"architecture\.workers must be one of .* for gym:Many-v0.* got vectorized"):
+        made.make(np.arange(8), 0, 0, Workers("vectorized"))
+
+
+def test_a_vectorized_form_is_used_where_nothing_else_is_asked(monkeypatch):
+    many(monkeypatch, Many)
+    made = envs.make("gym:Many-v0")
+    assert not made.remarks
+    assert [made.choose(count, Workers())[0].kind == "vectorized" for count in (7, 8)] == [False, True]
+    assert made.choose(2, Workers("vectorized"))[0].kind == "vectorized"
+    batch = made.make(np.arange(2), 0, 0, Workers("vectorized"))
+    batch.reset()
+    kinds = [copied(batch.step(np.zeros(2, int))).step_type.tolist() for _ in range(8)]
+    assert kinds == [[kind, kind] for kind in (MID, MID, LAST, FIRST) * 2]
+    other = envs.make("gym:Many-v0", max_episode_steps=2)
+    assert other.choose(8, Workers())[0].kind != "vectorized"
+
+
+def many(monkeypatch, vectorized):
+    """Register Many-v0, whose vectorized form is this one, for a test."""
+
+    class One(gymnasium.Env):
+        observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
+        action_space = gymnasium.spaces.Discrete(2)
+
+        def reset(self, *, seed=None, options=None):
+            return np.zeros(2, np.float32), {}
+
+        def step(self, action):
+            return np.zeros(2, np.float32), 1.0, False, False, {}
+
+    monkeypatch.setattr(gymnasium.envs.registration, "registry", dict(gymnasium.registry))
+    gymnasium.register("Many-v0", entry_point=One, vector_entry_point=vectorized, max_episode_steps=3)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -384,7 +502,6 @@ def test_what_steps_them_is_measured_or_as_asked():
     chosen, why = made.choose(2, Workers())
     assert chosen.kind in KINDS
     assert "µs" in why
-    assert made.choose(8, Workers("threads", 3))[0] == Workers("threads", 3)
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ def parser(commands: Mapping[str, Callable[[argparse.Namespace], int]]) -> argpa
     actor.add_argument(
         "--set", metavar="env.KEY=VALUE", action="append", default=[], dest="assignments", help="of the environment"
     )
-    actor.add_argument("--workers", choices=("auto", "serial", "threads", "processes"), default="auto")
+    actor.add_argument("--workers", choices=("auto", "serial", "threads", "processes", "vectorized"), default="auto")
     actor.add_argument("--worker-count", metavar="N", type=int, default=0, help="0: one per core")
     actor.add_argument(
         "--worker-timeout",

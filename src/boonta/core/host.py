@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Mapping
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 
@@ -38,16 +38,20 @@ class Batch(Protocol):
         ...
 
 
+WorkerKind = Literal["auto", "serial", "threads", "processes", "vectorized"]
+
+
 class Workers(NamedTuple):
     """How a batch steps slow environments; those with a pool of their own take only the count.
 
     Attributes:
-        kind: `serial`, `threads`, `processes`, or `auto` for what a measurement finds fastest.
+        kind: `serial`, `threads`, `processes`, `vectorized` where the environment has such a form, or `auto` for that
+            form or for what a measurement finds fastest.
         count: threads or processes; 0 for one per core.
         timeout: seconds that one answer of a process may take, construction included.
     """
 
-    kind: str = "auto"
+    kind: WorkerKind = "auto"
     count: int = 0
     timeout: float = 60.0
 

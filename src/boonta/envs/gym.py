@@ -10,9 +10,9 @@ from gymnasium import spaces
 
 from boonta.core import host
 from boonta.core.names import ENVS, unknown
-from boonta.core.spec import Continuous, Discrete, Shape, Spec
-from boonta.core.types import FIRST, LAST, MID, PyTree, TimeStep
-from boonta.envs import drawing, parts, physics, trials, workers
+from boonta.core.spec import Spec
+from boonta.core.types import FIRST, LAST, MID, TimeStep
+from boonta.envs import drawing, gym_spaces, gym_vector, parts, physics, trials, workers
 from boonta.envs.door import Door, remarks
 from boonta.envs.errors import Unfit, Unsuitable, failing
 
@@ -43,7 +43,9 @@ def make(name: str, /, hide: Sequence[int] = (), **settings: Any) -> host.Host:
     except gymnasium.error.Error as error:
         raise unknown("environment", name, names(), ENVS, "gym:") from error
     hidden = tuple(hide) if isinstance(hide, Sequence) else (hide,)
-    made = of(f"gym:{name}", partial(_one, name, hidden, **settings), settings | ({"hide": hide} if hide else {}))
+    told = settings | ({"hide": hide} if hide else {})
+    plain = not told and gym_vector.is_registered(name)
+    made = of(f"gym:{name}", partial(_one, name, hidden, **settings), told, name if plain else None)
     if "render_mode" in settings:
         return made
     return made._replace(drawn=partial(make, name, hide=hide, render_mode="rgb_array", **settings))
@@ -64,8 +66,15 @@ def _one(name: str, hide: tuple[int, ...], /, **settings: Any) -> gymnasium.Env:
     return gymnasium.wrappers.TransformObservation(environment, lambda x: x[kept], seen)
 
 
-def of(name: str, factory: Callable[[], gymnasium.Env], settings: Mapping[str, Any] | None = None) -> host.Host:
+def of(
+    name: str,
+    factory: Callable[[], gymnasium.Env],
+    settings: Mapping[str, Any] | None = None,
+    vectorized: str | None = None,
+) -> host.Host:
     """Environments of a factory that makes one Gymnasium environment. The factory travels to processes by pickle.
+
+    `vectorized` is the name under which Gymnasium has a vectorized form of them, where it has.
 
     Raises:
         ValueError: it has a space that no agent of ours can take.
@@ -79,14 +88,22 @@ def of(name: str, factory: Callable[[], gymnasium.Env], settings: Mapping[str, A
         raise ValueError(str(error)) from error
     except Exception as error:  # whatever the environment raises
         raise failing(name, settings, error) from error
-    return host_of(name, factory, found)
+    return host_of(name, factory, found, vectorized)
 
 
-def host_of(name: str, factory: Callable[[], gymnasium.Env], found: trials.Tried) -> host.Host:
+def host_of(
+    name: str, factory: Callable[[], gymnasium.Env], found: trials.Tried, vectorized: str | None = None
+) -> host.Host:
     """Environments of a factory one of whose was tried."""
     observation, action = found.spaces
-    spec = _spec(name, observation, action)
-    return workers.spread(spec, partial(Serial, spec, observation, action, factory), found.remarks, repeatable=True)
+    spec = gym_spaces.spec_of(name, observation, action)
+    told, whole = found.remarks, None
+    if vectorized:
+        whole = partial(gym_vector.Vectorized, spec, vectorized, observation, action)
+        if reason := trials.tried(partial(gym_vector.why_not, spec, vectorized, observation, action)):
+            told, whole = (*told, f"{name}: its vectorized form is not used: {reason}"), None
+    one = partial(Serial, spec, observation, action, factory)
+    return workers.spread(spec, one, told, repeatable=True, vectorized=whole)
 
 
 def _made_and_tried(name: str, factory: Callable[[], gymnasium.Env]) -> trials.Tried:
@@ -104,11 +121,11 @@ def trial(name: str, one: gymnasium.Env) -> trials.Tried:
 
 def _tried(name: str, one: gymnasium.Env) -> trials.Tried:
     spaces_ = one.observation_space, one.action_space
-    spec = _spec(name, *spaces_)
+    spec = gym_spaces.spec_of(name, *spaces_)
     out = host.empty(spec, 1)
-    door = Door(spec, out.observation, _said(spaces_[0]), _start(spaces_[0]))
+    door = Door(spec, out.observation, gym_spaces.said(spaces_[0]), gym_spaces.starts(spaces_[0]))
     door.write(0, _pair(one.reset(seed=0)))
-    inward = _inward(spaces_[1])
+    inward = gym_spaces.inward(spaces_[1])
     action = host.random_actions(spec, np.random.default_rng(0), out)[0]
     answer = one.step(inward(action))
     if not isinstance(answer, tuple) or len(answer) != 5:
@@ -121,7 +138,7 @@ def _tried(name: str, one: gymnasium.Env) -> trials.Tried:
     _ends(terminated, truncated)
     door.write(0, observation, bool(terminated))
     door.reward(gained)
-    told = remarks(name, out.observation, _said(spaces_[0]), [gained])
+    told = remarks(name, out.observation, gym_spaces.said(spaces_[0]), [gained])
     return trials.Tried(spaces_, (*parts.mask_remarks(name, spaces_[0]), *told))
 
 
@@ -159,9 +176,11 @@ class Serial:
         out: TimeStep,
     ) -> None:
         self.spec, self.seeds, self.out = spec, seeds, out
-        self.inward = _inward(action)
+        self.inward = gym_spaces.inward(action)
         self.environments = parts.made(spec.name, [factory] * len(seeds))
-        self.doors = [Door(spec, out.observation, _said(observation), _start(observation)) for _ in seeds]
+        self.doors = [
+            Door(spec, out.observation, gym_spaces.said(observation), gym_spaces.starts(observation)) for _ in seeds
+        ]
 
     def reset(self) -> TimeStep:
         for i, seed in enumerate(self.seeds):
@@ -203,74 +222,3 @@ class Serial:
         self.doors[i].write(i, observation)
         out.action[i] = 0
         out.reward[i], out.discount[i], out.step_type[i] = 0.0, 1.0, FIRST  # type: ignore[index]
-
-
-def _spec(name: str, observation: spaces.Space, action: spaces.Space) -> Spec:
-    """
-    Raises:
-        Unsuitable: no agent of ours can take such spaces.
-    """
-    inner = _action(name, action)
-    return Spec(name, parts.with_mask(name, _observation(name, observation), getattr(inner, "n", 0)), inner)
-
-
-def _observation(name: str, space: spaces.Space, path: str = "observation") -> PyTree:
-    if isinstance(space, spaces.Dict):
-        parts.same_kind(name, path, space.spaces)
-        return {key: _observation(name, part, f"{path}/{key}") for key, part in space.spaces.items()}
-    if isinstance(space, spaces.Tuple):
-        return tuple(_observation(name, part, f"{path}/{i}") for i, part in enumerate(space.spaces))
-    if isinstance(space, spaces.Box):
-        if space.dtype != np.uint8:
-            return Shape(space.shape, space.dtype if space.dtype == np.bool_ else np.dtype(np.float32))
-        return Shape(space.shape, np.uint8, parts.bounds(space.low, space.high))
-    if isinstance(space, spaces.MultiBinary):
-        return Shape(space.shape, np.bool_)
-    if isinstance(space, spaces.Discrete):
-        return Shape((), np.int32, categories=int(space.n))
-    if isinstance(space, spaces.MultiDiscrete):
-        return Shape(space.shape, np.int32, categories=parts.entries(space.nvec))
-    raise Unsuitable(
-        f"{name} has the {path} {space!r}; allowed: Box, Discrete, MultiDiscrete, MultiBinary, and Dict or Tuple of "
-        "those; a wrapper such as gymnasium.wrappers.TransformObservation can leave it out or encode it"
-    )
-
-
-def _said(space: spaces.Space) -> PyTree:
-    """The spaces at the leaves, as a tree of the observation's structure."""
-    if isinstance(space, spaces.Dict):
-        return {key: _said(part) for key, part in space.spaces.items()}
-    if isinstance(space, spaces.Tuple):
-        return tuple(map(_said, space.spaces))
-    return space
-
-
-def _start(space: spaces.Space) -> PyTree:
-    """What the environment calls the first category, at each leaf."""
-    if isinstance(space, spaces.Dict):
-        return {key: _start(part) for key, part in space.spaces.items()}
-    if isinstance(space, spaces.Tuple):
-        return tuple(map(_start, space.spaces))
-    return getattr(space, "start", 0)
-
-
-def _action(name: str, space: spaces.Space) -> Discrete | Continuous:
-    if isinstance(space, spaces.Discrete):
-        return Discrete(int(space.n), int(space.start))
-    if isinstance(space, spaces.Box):
-        parts.some_numbers(name, space.shape)
-        low, high = np.asarray(space.low, np.float32), np.asarray(space.high, np.float32)
-        return Continuous(tuple(space.shape), low, high)
-    raise Unsuitable(
-        f"{name} has actions {space!r}, which are not supported; allowed: Discrete, and Box; a wrapper such as "
-        "gymnasium.wrappers.TransformAction can make them one of those"
-    )
-
-
-def _inward(space: spaces.Space) -> Callable[[np.ndarray], Any]:
-    """From our actions to the space's own."""
-    if isinstance(space, spaces.Discrete):
-        start = int(space.start)
-        return lambda action: int(action) + start
-    assert isinstance(space, spaces.Box)  # `_action` has let no other in
-    return parts.clipped(space.low, space.high, space.dtype)

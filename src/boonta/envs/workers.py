@@ -8,7 +8,7 @@ import numpy as np
 
 from boonta.core import host
 from boonta.core.faults import Unclosed
-from boonta.core.host import Workers
+from boonta.core.host import WorkerKind, Workers
 from boonta.core.settings import Refused
 from boonta.core.spec import Spec
 from boonta.envs import processes
@@ -20,14 +20,22 @@ from boonta.envs.threads import Threads
 PROBE_SECONDS = 0.2  # of stepping, in a measurement
 HANDING = 200e-6  # seconds that a step costs more where others make it: to a process or a thread, and back
 CHEAP = 1e-3  # seconds of a batch's step that are not worth dividing: the other cores have acting and learning to do
+MANY = 8  # environments from which on one call for all is taken to be cheaper than one for each
 
 
-def spread(spec: Spec, part: Part, remarks: tuple[str, ...] = (), repeatable: bool = False) -> host.Host:
-    """Environments that a part steps one after the other, spread over workers as asked; the rest is the host's."""
+def spread(
+    spec: Spec, part: Part, remarks: tuple[str, ...] = (), repeatable: bool = False, vectorized: Part | None = None
+) -> host.Host:
+    """Environments that a part steps one after the other, spread over workers as asked; the rest is the host's.
+
+    `vectorized` steps all of them in one call, where such a form is known.
+    """
 
     def make(indices: np.ndarray, seed: int, life: int, workers: Workers) -> host.Batch:
         seeds = [host.seed_of(seed, int(i), life) for i in indices]
         workers, _ = choose(len(seeds), workers)
+        if workers.kind == "vectorized" and vectorized:
+            return vectorized(seeds, host.empty(spec, len(seeds)))
         if workers.kind == "threads":
             return Threads(spec, part, seeds, workers)
         if workers.kind == "processes":
@@ -36,6 +44,13 @@ def spread(spec: Spec, part: Part, remarks: tuple[str, ...] = (), repeatable: bo
 
     def choose(count: int, workers: Workers) -> tuple[Workers, str]:
         workers = workers._replace(count=min(workers.count or host.cores(), count))
+        if workers.kind == "vectorized" and not vectorized:
+            raise Refused(
+                f"architecture.workers must be one of auto, serial, threads, processes for {spec.name}, which has no "
+                "vectorized form; got vectorized"
+            )
+        if workers.kind == "auto" and vectorized and count >= MANY:  # by a rule, so that streams stay the same
+            return workers._replace(kind="vectorized", count=1), "all of them step in one call"
         if workers.kind == "processes" and (why_not := _stays(part)):
             raise ValueError(
                 f"{spec.name} cannot travel to a process ({why_not}): its factory must be a function that can be "
@@ -52,7 +67,7 @@ def spread(spec: Spec, part: Part, remarks: tuple[str, ...] = (), repeatable: bo
         if workers.count == 1 or serial < CHEAP:
             return workers._replace(kind="serial"), told
         threads = serial / min(2 * alone / together, workers.count) + HANDING
-        kinds = {"serial": serial, "threads": threads}
+        kinds: dict[WorkerKind, float] = {"serial": serial, "threads": threads}
         if not lacks and not _stays(part):
             kinds["processes"] = serial / workers.count + HANDING
         return workers._replace(kind=min(kinds, key=kinds.__getitem__)), told

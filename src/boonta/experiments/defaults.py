@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 UPDATES = 256  # that PPO makes at least, where environments are plenty
-FEW = 100  # updates below which hardly anything is learned
+FEW, FEW_GRADIENTS = 100, 1000  # updates and gradient steps; hardly anything is learned in fewer of both
 
 
 def defaults(agent: str, architecture: str, steps: int, given: Mapping[str, Any]) -> dict[str, Any]:

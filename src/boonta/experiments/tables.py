@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from boonta.core.host import WorkerKind
 from boonta.core.names import ALIASES
 from boonta.core.settings import setting
 
@@ -82,7 +83,7 @@ class Sebulba:
         "worker_timeout",
         low=0.0,
     )
-    workers: Literal["auto", "serial", "threads", "processes"] = setting("auto", "what steps Python environments")
+    workers: WorkerKind = setting("auto", "what steps Python environments")
     worker_count: int = setting(
         0, "threads or processes for that, and threads of the pool of ale; 0: one per core", low=0
     )
@@ -137,7 +138,7 @@ class Seed:
     restarts: int = setting(
         3, "how often actors of its own may end, and evaluations fail, within an hour before the run does", low=0
     )
-    workers: Literal["auto", "serial", "threads", "processes"] = setting("auto", "what steps Python environments")
+    workers: WorkerKind = setting("auto", "what steps Python environments")
     worker_count: int = setting(
         0, "threads or processes for that, and threads of the pool of ale; 0: one per core", low=0
     )
@@ -175,7 +176,7 @@ class Fleet:
         "it has 600 to begin, 1500 for an evaluation",
         low=0.0,
     )
-    workers: Literal["auto", "serial", "threads", "processes"] = setting("auto", "what steps Python environments")
+    workers: WorkerKind = setting("auto", "what steps Python environments")
     worker_count: int = setting(
         0, "threads or processes for that, and threads of the pool of ale; 0: one per core", low=0
     )
@@ -227,7 +228,7 @@ class Split:
         "it has 600 more to begin",
         low=0.0,
     )
-    workers: Literal["auto", "serial", "threads", "processes"] = setting("serial", "what steps Python environments")
+    workers: WorkerKind = setting("serial", "what steps Python environments")
     worker_count: int = setting(
         0, "threads or processes for that, and threads of the pool of ale; 0: one per core", low=0
     )

@@ -23,7 +23,7 @@ from boonta.experiments.checkpoint import FOLDER
 from boonta.experiments.claim import NAME as LOCK
 from boonta.experiments.claim import claimed, fresh
 from boonta.experiments.config import Config
-from boonta.experiments.defaults import FEW
+from boonta.experiments.defaults import FEW, FEW_GRADIENTS
 from boonta.experiments.driver import Driver
 from boonta.experiments.parts import Parts, age
 from boonta.experiments.systems import Failed, protocol
@@ -198,7 +198,7 @@ def _planned(config: Config, system: systems.System) -> str:
     each = getattr(config.agent_settings, "epochs", 1) * getattr(config.agent_settings, "minibatches", 1)
     told = f"{system.environments:,} environments, {updates:,} updates"
     told += f" of {each} gradient steps each" if each > 1 else ""
-    if updates < FEW:
+    if updates < FEW and updates * each < FEW_GRADIENTS:
         told += "; WARNING: hardly anything is learned in so few: raise run.steps, or lower agent.batch or agent.unroll"
     return told
 

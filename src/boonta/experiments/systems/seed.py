@@ -114,7 +114,7 @@ class Seed(Hosted):
                 f"{part} environments of an inference device, and no more than {maximum}; got {asked}"
             )
         choose = self.host.choose
-        alone = not choose or (workers.kind == "auto" and choose(part, workers)[0].kind == "serial")
+        alone = not choose or (workers.kind == "auto" and choose(part, workers)[0].kind in ("serial", "vectorized"))
         return asked or (fits[0] if alone else max([n for n in fits if n <= cores()], default=fits[0]))
 
     def _make(self) -> None:
