@@ -78,15 +78,19 @@ class Stage:
             time.sleep(0.1)
         return time.monotonic() - begin
 
-    def learned(self) -> Facts:
-        """Wait for an evaluation after now that reaches the bar; then end the run and see that it was saved."""
+    def until_it_is_good(self) -> float:
+        """Wait for an evaluation after now that reaches the bar; the seconds that it took."""
         since = self.last("env_steps")
 
         def reached() -> bool:
             scores = [one["eval/return_mean"] for one in self.rows() if one["env_steps"] > since and _scored(one)]
             return bool(scores) and scores[-1] >= self.bar
 
-        seconds = self.until(f"an evaluation of {self.bar:g} or more", reached)
+        return self.until(f"an evaluation of {self.bar:g} or more", reached)
+
+    def learned(self) -> Facts:
+        """Wait for an evaluation after now that reaches the bar; then end the run and see that it was saved."""
+        seconds = self.until_it_is_good()
         self.main.send_signal(signal.SIGTERM)
         code = self.main.wait(120.0)
         state = read_json(self.run / "run.json")["status"]
