@@ -66,6 +66,8 @@ def _matrix(figures: bool = False) -> str:
         "CartPole": "cartpole", "CartPole without velocities": "blind-cartpole", "HalfCheetah": "halfcheetah",
         "Catch": "catch", "Memory of 20 steps": "memory", "MinAtar Breakout": "minatar-breakout", "Pong": "pong",
         "Breakout": "breakout", "Pendulum": "pendulum", "MountainCarContinuous": "mountaincar", "Hopper": "hopper",
+        "LunarLander": "lunarlander", "BipedalWalker": "bipedalwalker", "Acrobot": "acrobot",
+        "MountainCar": "mountain-car",
     }  # fmt: skip
     others: dict[tuple[str, str], list[str]] = {}  # what was looked at otherwise than by returns
     for row in rows_of("exact"):
