@@ -1,5 +1,6 @@
 """The benchmarks run, count honestly and write whole files; what they measure is for quiet machines."""
 
+import ast
 import json
 import sys
 from pathlib import Path
@@ -8,7 +9,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks import common, pictures, tables
+from benchmarks import common, pictures, reading, tables
 from benchmarks.anakin import contestants, convolution, gridworld, memory, peers, scaling
 from benchmarks.sebulba import contestants as hosted
 from benchmarks.sebulba import efficiency, pong, shapes, soak
@@ -212,3 +213,19 @@ def test_choices_of_network_and_batch_are_compared_and_drawn(tmp_path, monkeypat
     monkeypatch.setattr(tables.common, "RESULTS", tmp_path)
     monkeypatch.setattr(pictures, "PICTURES", tmp_path)
     assert pictures.main() == [tmp_path / "efficiency.png"]
+
+
+def test_reading_counts_what_a_reader_meets():
+    text = "def outer():\n    x = 1\n\n    def inner():\n        return x\n\n    return inner\n"
+    assert reading.functions(ast.parse(text)) == [("outer", 5), ("inner", 2)]
+    lines = [f"x{i} = {i}" for i in range(8)]
+    assert reading.pairs(["\n".join(lines)]) == 0
+    assert reading.pairs(["\n".join(lines), "\n\n".join(["# a comment", *lines[:7]])]) == 1
+    assert reading.pairs(["\n".join([*lines[:6], "y = 1", *lines[:6], "z = 1", *lines[:6]])]) == 3
+    trees = [
+        ast.parse("class Link: ...\nclass _Own: ...\nclass State: ..."),
+        ast.parse("class Link: ...\nclass State: ..."),
+    ]
+    assert reading.shared_names(trees) == {"Link"}
+    found = reading.counts(reading.ROOT, still=True)
+    assert found["lines of src"] > 10_000
