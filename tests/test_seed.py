@@ -250,6 +250,7 @@ def test_as_many_actors_as_cores_that_divide_the_environments(there, envs, actor
 @pytest.mark.parametrize(("microseconds", "actors"), [(10, 1), (1000, 2)])
 def test_one_actor_where_stepping_costs_little(microseconds, actors, monkeypatch):
     monkeypatch.setattr("boonta.experiments.systems.seed.cores", lambda: 2)
+    monkeypatch.setattr("boonta.envs.workers.MANY", 9)  # CartPole has a form that steps so many in one call
     monkeypatch.setattr("boonta.envs.workers._probe", lambda *_: microseconds * 1e-6)
     assert made("ppo", "architecture.envs=8").actors == actors
 

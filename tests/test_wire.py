@@ -440,7 +440,7 @@ def test_strangers_keep_nobody_out(serving, monkeypatch):
             link(address, security=Security(token="right"))
         for call in calls:
             # Those beyond the streams that a connection may have are reset, or wait for the others to end.
-            with pytest.raises(grpc.RpcError, match="FAILED_PRECONDITION|UNAVAILABLE"):
+            with pytest.raises(grpc.RpcError, match="FAILED_PRECONDITION|UNIMPLEMENTED|UNAVAILABLE"):
                 next(call)
         for one in raw:
             one.settimeout(20.0)
@@ -449,6 +449,21 @@ def test_strangers_keep_nobody_out(serving, monkeypatch):
         for one in mine:
             one.step(timestep(PIXELS, 2, MID))
     eventually(lambda: len(room.left) == 8)
+
+
+def test_of_a_crowd_of_strangers_some_are_told_why(serving, monkeypatch):
+    monkeypatch.setattr("boonta.transport.server.TOLD", 3)
+    address, room = serving(Security(token="right"))
+    hello = messages.Hello(
+        protocol=messages.PROTOCOL, fingerprint=room.schema.fingerprint, environments=1, token="wrong"
+    )
+    metadata = ((messages.HELLO, hello.SerializeToString()),)
+    with grpc.insecure_channel(address) as channel:
+        begun = time.monotonic()
+        found = [called(channel, metadata=metadata)[0] for _ in range(40)]
+    assert {*found} == {"UNAUTHENTICATED", "UNIMPLEMENTED"}
+    assert found.count("UNAUTHENTICATED") <= 3 * (2 + time.monotonic() - begun)
+    link(address, security=Security(token="right")).close()
 
 
 @pytest.mark.parametrize("address", ["http://127.0.0.1:80", "grpc://server:1", "redis://server:1"])

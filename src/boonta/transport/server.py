@@ -27,6 +27,7 @@ IDLE = 10_000  # milliseconds for which a connection may be there without a stre
 STREAMS = 16  # of one connection
 FILES = 1 << 16  # of this process, connections of strangers among them
 SMALLEST = 1 << 16  # bytes that a message may have in any case
+TOLD = 20  # strangers a second who are told why they are refused; the others get UNIMPLEMENTED, which costs little
 
 
 class Refused(Exception):
@@ -104,9 +105,7 @@ class Server:
         self._clients = clients
         self._pool = ThreadPoolExecutor(clients + GREETERS, thread_name_prefix="client")
         self._server = grpc.server(self._pool, options=options)
-        handler = grpc.stream_stream_rpc_method_handler(self._connect)
-        service, method = messages.METHOD.strip("/").split("/")
-        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {method: handler}),))
+        self._server.add_generic_rpc_handlers((_Door(self._connect, self._token, self._refused),))
         certificate, key, authority = security.bytes()
         try:
             if certificate and key:
@@ -165,7 +164,7 @@ class Server:
                 "FAILED_PRECONDITION",
                 f"no metadata {messages.HELLO}, as of protocol 1; this server speaks {messages.PROTOCOL}",
             )
-        if not hmac.compare_digest(hello.token.encode(), self._token.encode()):
+        if not _knows(hello, self._token):
             raise Refused("UNAUTHENTICATED", "another token")
         if hello.protocol != messages.PROTOCOL:
             raise Refused("FAILED_PRECONDITION", f"protocol {hello.protocol}; this server speaks {messages.PROTOCOL}")
@@ -200,6 +199,44 @@ class Server:
                 self._heard |= dict.fromkeys(silent)
             for context in silent:
                 context.cancel()
+
+
+class _Door(grpc.GenericRpcHandler):
+    """What gRPC asks for each call in the one thread that serves: strangers get no thread, but for a few each second.
+
+    Args:
+        connect: what answers a call, in a thread.
+        token: of those who are no strangers.
+        refused: takes why the others were turned away.
+    """
+
+    def __init__(self, connect: Callable[..., Iterator[bytes]], token: str, refused: Callable[[str], None]) -> None:
+        self._handler = grpc.stream_stream_rpc_method_handler(connect)
+        self._token, self._refused = token, refused
+        self._second, self._told = 0, 0
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
+        """The handler; None, which gRPC answers with UNIMPLEMENTED, of another method and for strangers of a crowd."""
+        if handler_call_details.method != messages.METHOD:
+            return None
+        try:
+            known = _knows(messages.hello(handler_call_details.invocation_metadata), self._token)
+        except Malformed:
+            known = False
+        return self._handler if known or self._may_tell() else None
+
+    def _may_tell(self) -> bool:
+        second = int(time.monotonic())
+        self._told = self._told + 1 if second == self._second else 1
+        self._second = second
+        if self._told > TOLD:
+            self._refused(f"more than {TOLD} strangers came within a second")
+        return self._told <= TOLD
+
+
+def _knows(hello: Any, token: str) -> bool:
+    """Whether a Hello has the token."""
+    return hello is not None and hmac.compare_digest(hello.token.encode(), token.encode())
 
 
 def _allow_files() -> None:
