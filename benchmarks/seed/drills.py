@@ -35,6 +35,8 @@ DQN = {
     "agent.learning_rate": 1e-3, "agent.target_interval": 100, "agent.n_step": 10, "agent.explore_for": 0.0005,
     "architecture.chunk": 8,
 }  # fmt: skip
+# Of a run whose speed is looked at: what takes the processor now and then makes it differ by a tenth by itself.
+SELDOM = {"run.evaluate_every": 200_000, "run.checkpoint_every": 200_000}
 CLOCK = """
 import time
 real, began = time.time, time.monotonic()
@@ -131,13 +133,14 @@ def fuzz(stage: Stage) -> dict[str, Any]:
 def strangers(stage: Stage) -> dict[str, Any]:
     """512 streams without a token and 1,000 silent connections for a minute: ten clients get in, none is slowed."""
     stage.address, token = f"127.0.0.1:{_free_port()}", "secret"
+    stage.settings |= SELDOM
     os.environ["BOONTA_TOKEN"] = token
     try:
         stage.begin()
     finally:
         del os.environ["BOONTA_TOKEN"]
     stage.until_it_is_good()  # whose evaluations, which have a part of the processor, are as long as they will be
-    before = _speed(stage, 30.0)
+    alone = [_speed(stage, 30.0)]
     words = [sys.executable, "-m", "benchmarks.seed.strangers", stage.address, "60", "512", "1000"]
     process, begun = subprocess.Popen(words, stdout=subprocess.PIPE, cwd=ROOT), time.monotonic()
     try:
@@ -155,9 +158,11 @@ def strangers(stage: Stage) -> dict[str, Any]:
         told = json.loads(process.communicate(timeout=120.0)[0])
     finally:
         process.kill()
-    if late or max(waits) > 5.0 or during < 0.8 * before:
-        raise RuntimeError(f"strangers are in the way: {late=}, {waits=}, {before=:.0f}, {during=:.0f} steps/s")
-    return {"waited_most": max(waits), "speed_kept": during / before, "before": before, "during": during} | told
+    alone.append(_speed(stage, 30.0))
+    kept = during / (sum(alone) / 2)
+    if late or max(waits) > 5.0 or kept < 0.8:
+        raise RuntimeError(f"strangers are in the way: {late=}, {waits=}, {alone=}, {during=:.0f} steps/s")
+    return {"waited_most": max(waits), "speed_kept": kept, "during": during} | told | {"alone": alone}
 
 
 def _speed(stage: Stage, seconds: float) -> float:
