@@ -24,7 +24,7 @@ RUNS = {
 
 
 class Saved(NamedTuple):
-    """A whole checkpoint: its step, when it was whole, and the seconds that saving it took."""
+    """A whole checkpoint: its step, when it was whole, and the seconds that writing it and its replay took."""
 
     step: int
     at: float
@@ -44,7 +44,8 @@ def saved(run: Path) -> list[Saved]:
     found = []
     for whole in run.glob("checkpoints/[0-9]*/checksums.json"):
         with suppress(FileNotFoundError):  # a later one has taken its place
-            times = [one.stat().st_mtime for one in whole.parent.rglob("*") if one.is_file()]
+            places = (run / "replay" / whole.parent.name, whole.parent)  # in the order in which they are written
+            times = [one.stat().st_mtime for place in places for one in place.rglob("*") if one.is_file()]
             found.append(Saved(int(whole.parent.name), whole.stat().st_mtime, max(times) - min(times)))
     return sorted(found)
 
