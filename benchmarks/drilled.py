@@ -78,7 +78,7 @@ class Stage:
             time.sleep(0.1)
         return time.monotonic() - begin
 
-    def until_it_is_good(self) -> float:
+    def until_bar_reached(self) -> float:
         """Wait for an evaluation after now that reaches the bar; the seconds that it took."""
         since = self.last("env_steps")
 
@@ -90,7 +90,7 @@ class Stage:
 
     def learned(self) -> Facts:
         """Wait for an evaluation after now that reaches the bar; then end the run and see that it was saved."""
-        seconds = self.until_it_is_good()
+        seconds = self.until_bar_reached()
         self.main.send_signal(signal.SIGTERM)
         code = self.main.wait(120.0)
         state = read_json(self.run / "run.json")["status"]

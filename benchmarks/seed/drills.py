@@ -35,7 +35,8 @@ DQN = {
     "agent.learning_rate": 1e-3, "agent.target_interval": 100, "agent.n_step": 10, "agent.explore_for": 0.0005,
     "architecture.chunk": 8,
 }  # fmt: skip
-# Of a run whose speed is looked at: what takes the processor now and then makes it differ by a tenth by itself.
+# Evaluations and checkpoints take the processor in bursts. At the drills' usual intervals the speed alone differs by a
+# tenth from one half minute to the next.
 SELDOM = {"run.evaluate_every": 200_000, "run.checkpoint_every": 200_000}
 CLOCK = """
 import time
@@ -139,7 +140,7 @@ def strangers(stage: Stage) -> dict[str, Any]:
         stage.begin()
     finally:
         del os.environ["BOONTA_TOKEN"]
-    stage.until_it_is_good()  # whose evaluations, which have a part of the processor, are as long as they will be
+    stage.until_bar_reached()  # evaluations of a run that has learned are longer, and take more of the processor
     alone = [_speed(stage, 30.0)]
     words = [sys.executable, "-m", "benchmarks.seed.strangers", stage.address, "60", "512", "1000"]
     process, begun = subprocess.Popen(words, stdout=subprocess.PIPE, cwd=ROOT), time.monotonic()
