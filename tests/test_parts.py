@@ -39,3 +39,8 @@ def test_the_time_that_is_told_is_that_which_passed(tmp_path):
         key: summary[key] for key in ("wall_seconds", "parts")
     }
     assert "of " in (tmp_path / "run" / "report.html").read_text()
+
+
+def test_the_command_line_is_understood_without_numpy_or_jax():
+    code = "import sys, boonta.arguments; print(sorted({'numpy', 'jax'} & {*sys.modules}))"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "[]\n"

@@ -6,9 +6,10 @@ import sys
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, get_args
 
 from boonta.core.names import nearest_names, unknown
+from boonta.core.settings import WorkerKind
 from boonta.experiments.tables import meant
 
 USAGE = 2  # the exit code where it does not
@@ -49,7 +50,7 @@ def parser(commands: Mapping[str, Callable[[argparse.Namespace], int]]) -> argpa
     actor.add_argument(
         "--set", metavar="env.KEY=VALUE", action="append", default=[], dest="assignments", help="of the environment"
     )
-    actor.add_argument("--workers", choices=("auto", "serial", "threads", "processes", "vectorized"), default="auto")
+    actor.add_argument("--workers", choices=get_args(WorkerKind), default="auto")
     actor.add_argument("--worker-count", metavar="N", type=int, default=0, help="0: one per core")
     actor.add_argument(
         "--worker-timeout",

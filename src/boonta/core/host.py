@@ -2,11 +2,12 @@
 
 import os
 from collections.abc import Callable, Mapping
-from typing import Literal, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from boonta.core import nests
+from boonta.core.settings import WorkerKind
 from boonta.core.spec import Discrete, Shape, Spec
 from boonta.core.types import FIRST, TimeStep
 
@@ -36,9 +37,6 @@ class Batch(Protocol):
     def close(self) -> None:
         """Give everything back; may be called twice, and after a failure."""
         ...
-
-
-WorkerKind = Literal["auto", "serial", "threads", "processes", "vectorized"]
 
 
 class Workers(NamedTuple):

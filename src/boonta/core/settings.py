@@ -11,6 +11,10 @@ from boonta.core.names import nearest, unknown
 T = TypeVar("T")
 
 
+WorkerKind = Literal["auto", "serial", "threads", "processes", "vectorized"]
+"""What may step Python environments: a setting of every architecture that has them."""
+
+
 class Refused(ValueError):
     """A setting that turns out to be impossible only where the run is put together."""
 

@@ -8,8 +8,8 @@ import numpy as np
 
 from boonta.core import host
 from boonta.core.faults import Unclosed
-from boonta.core.host import WorkerKind, Workers
-from boonta.core.settings import Refused
+from boonta.core.host import Workers
+from boonta.core.settings import Refused, WorkerKind
 from boonta.core.spec import Spec
 from boonta.envs import processes
 from boonta.envs.errors import Failing

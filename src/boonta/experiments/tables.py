@@ -3,9 +3,8 @@
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from boonta.core.host import WorkerKind
 from boonta.core.names import ALIASES
-from boonta.core.settings import setting
+from boonta.core.settings import WorkerKind, setting
 
 
 @dataclass(frozen=True)
