@@ -191,10 +191,10 @@ def devices_for(envs: int) -> int:
 
 
 def parser(
-    name: str, doc: str, rounds: int, module: str = "anakin", script: str | None = None
+    name: str, doc: str, rounds: int, module: str | None = "anakin", script: str | None = None
 ) -> argparse.ArgumentParser:
     """The options that all benchmarks have; `name` is of its results and, by default, of the script in `module`."""
-    prog = f"python -m benchmarks.{module}.{script or name}"
+    prog = "python -m " + ".".join(word for word in ("benchmarks", module, script or name) if word)
     result = argparse.ArgumentParser(prog=prog, description=doc.splitlines()[0])
     result.add_argument("--rounds", type=int, help=f"measured runs of each contestant (default {rounds})")
     result.add_argument(

@@ -5,6 +5,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -115,6 +116,53 @@ def ceiling(task: Task) -> Compiled:
         keys = jax.device_put(jax.random.split(key(seed), envs), jax.NamedSharding(mesh, own))
         (_, idle), seconds = timed(compiled, keys)
         return {"seconds": seconds, "steps": iterations * envs * length, "idle": int(idle.sum())}
+
+    return Compiled(run, seconds, {"iterations": iterations})
+
+
+def acting(task: Task) -> Compiled:
+    """Boonta's PPO acts and does not learn; its trajectories are summed, so that nothing in them is left out.
+
+    The task: environment, environment_settings, agent (settings), envs, devices (1), steps.
+    """
+    import jax
+    import jax.numpy as jnp
+
+    from boonta.agents.ppo import Settings, ppo
+    from boonta.core import acting
+    from boonta.core.random import key
+    from boonta.core.types import FIRST
+    from boonta.envs import make as environment_by_name
+
+    environment = environment_by_name(task["environment"], **task.get("environment_settings", {}))
+    chosen: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in task["agent"].items()}
+    envs, settings = task["envs"], Settings(batch=task["envs"], **chosen)
+    iterations = _iterations(task["steps"], envs * settings.unroll)
+    agent = ppo(environment.spec, settings, iterations)
+
+    def scan(seed: Any) -> tuple[Any, Any]:
+        params_key, actors_key = jax.random.split(key(seed))
+        params = agent.init(params_key)
+        begin = partial(acting.begin, agent, environment, params, count=envs, key=actors_key)
+
+        def iteration(carry: Any, _: None) -> tuple[Any, None]:
+            actors, seen, idle = carry
+            actors, trajectory, _ = acting.unroll(agent, environment, params, actors, settings.unroll, jnp.int32(0))
+            read = (trajectory.timesteps.observation, trajectory.timesteps.reward, trajectory.extras)
+            seen += sum(x.astype(jnp.float32).sum() for x in jax.tree.leaves(read))
+            return (actors, seen, idle + (trajectory.timesteps.step_type[:, 1:] == FIRST).sum()), None
+
+        carry = (jax.vmap(begin)(jnp.arange(envs)), jnp.float32(0), jnp.int32(0))
+        _, seen, idle = jax.lax.scan(iteration, carry, None, length=iterations)[0]
+        return seen, idle
+
+    begin = time.perf_counter()
+    compiled = jax.jit(scan).lower(jnp.uint32(0)).compile()
+    seconds = time.perf_counter() - begin
+
+    def run(seed: int) -> dict[str, Any]:
+        (_, idle), seconds = timed(compiled, jnp.uint32(seed))
+        return {"seconds": seconds, "steps": iterations * envs * settings.unroll, "idle": int(idle)}
 
     return Compiled(run, seconds, {"iterations": iterations})
 
@@ -231,6 +279,7 @@ def _whole(task: Task) -> int:
 KINDS: dict[str, Callable[[Task], Compiled]] = {
     "ours": ours,
     "ceiling": ceiling,
+    "acting": acting,
     "rejax": rejax,
     "purejaxrl": purejaxrl,
 }
