@@ -22,7 +22,9 @@ MINUTES = 9.0
 def main(argv: Sequence[str] | None = None) -> list[Row]:
     """Run the benchmark with these arguments; the rows it wrote."""
     options = parser("gpu", __doc__ or "", rounds=3, module=None)
-    options.add_argument("--minutes", type=float, default=MINUTES, help=f"no cell begins that would pass them ({MINUTES:.0f})")
+    options.add_argument(
+        "--minutes", type=float, default=MINUTES, help=f"no cell begins that would pass them ({MINUTES:.0f})"
+    )
     options.add_argument("--envs", type=numbers, default=SIZES, help=f"environments ({','.join(map(str, SIZES))})")
     options.add_argument("--only", help="environments whose name has this in it")
     args = parse(options, argv)

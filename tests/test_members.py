@@ -90,12 +90,13 @@ def grid(tmp_path_factory):
     folder = tmp_path_factory.mktemp("members") / "grid"
     words = [sys.executable, "-P", "-m", "boonta", *TRAIN, *GRID, "--jobs", "2", "--out", str(folder), "--json"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=600, check=True)
-    return folder, json.loads(done.stdout.splitlines()[-1])
+    return folder, json.loads(done.stdout.splitlines()[-1]), done.stderr
 
 
 @slow
 def test_a_grid_is_trained_evaluated_and_drawn(grid, capsys):
-    folder, summary = grid
+    folder, summary, said = grid
+    assert "begins anew" not in said
     assert [one["name"] for one in summary["members"]] == ["learning_rate=1e-3,seed=0", "learning_rate=2e-3,seed=0"]
     assert summary["env_steps"] == 2 * 640 and summary["status"] == "done"
     for i, (rate, seed) in enumerate([(1e-3, 0), (2e-3, 0)]):

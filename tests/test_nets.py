@@ -24,7 +24,7 @@ from boonta.ops.distributions import Categorical, Gaussian, TanhGaussian
 @pytest.mark.parametrize(("width", "features"), [(3, 5), (5, 3), (4, 4)])
 def test_dense_layers_are_those_of_flax_with_their_derivatives(width, features):
     x, init = jax.random.normal(jax.random.key(0), (2, 7, width)), nn.initializers.orthogonal(2.0)
-    ours, flax = Dense(features, init), nn.Dense(features, kernel_init=init)
+    ours, flax = Dense(features, gain=2.0), nn.Dense(features, kernel_init=init)
     params = jax.tree.map(lambda p: p + 0.1, flax.init(jax.random.key(1), x))
     assert jax.tree.map(jnp.shape, ours.init(jax.random.key(1), x)) == jax.tree.map(jnp.shape, params)
 
@@ -40,6 +40,16 @@ def test_dense_layers_are_those_of_flax_with_their_derivatives(width, features):
         return loss(params, x), jax.grad(loss, (0, 1))(params, x), jax.grad(second)(params), over_params
 
     jax.tree.map(close, derivatives(ours), derivatives(flax))
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape", "inputs"), [(Dense(64, "fan_in"), (1, 9), 9), (Conv(64, 2, initial="fan_in"), (1, 3, 3, 4), 16)]
+)
+def test_biases_are_drawn_like_kernels_where_that_is_asked_for(layer, shape, inputs):
+    params = layer.init(jax.random.key(0), jnp.zeros(shape))["params"]
+    for x in (params["kernel"], params["bias"]):
+        assert 0.9 * inputs**-0.5 < np.abs(x).max() <= inputs**-0.5
+        assert abs(np.mean(x)) < 0.3 * inputs**-0.5
 
 
 # height, width, channels, kernel, features, stride, padding

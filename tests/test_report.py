@@ -181,6 +181,7 @@ def test_a_sweep_is_one_line_per_setting(tmp_path):
     assert [(track.label, len(track.members)) for track in tracks] == [(f"learning_rate={rate}", 2) for rate in rates]
     page = check(write_report([run]))
     assert "Members" in page.text and "learning_rate=0.01" in page.text
+    assert "best of 2 settings" in page.text and "learning_rate=0.01, seeds: 2" in page.text
 
 
 def test_several_runs_show_what_differs_first(tmp_path, monkeypatch):

@@ -48,7 +48,9 @@ class TorsoSettings(RewardSettings):
     core: Core = setting("none", "memory between body and heads: none, lstm or gru")
     core_size: int = setting(128, "width of the memory", low=1)
     previous: bool = setting(False, "feed the previous action and reward to the memory")
-    initial: Init = setting("orthogonal", "how kernels are made: orthogonal, or glorot (uniform)")
+    initial: Init = setting(
+        "orthogonal", "how kernels are made: orthogonal, glorot (uniform), or fan_in (uniform, and biases too)"
+    )
 
     def options(self) -> Options:
         """The torso's."""

@@ -15,6 +15,7 @@ from boonta.core.flat import ravel
 from boonta.core.settings import setting, traced
 from boonta.core.spec import Spec
 from boonta.core.types import Array, Extras, Feedback, Key, Memory, Params, PyTree, Sample, TimeStep, Trajectory
+from boonta.nets.dense import Init
 from boonta.nets.q_network import Heads, q_network
 from boonta.ops.optimizers import Optimizer, global_norm, optimizer
 from boonta.ops.rescaling import squash, unsquash
@@ -30,8 +31,8 @@ class Settings(TorsoSettings):
     core: Literal["lstm", "gru"] = setting("lstm", "memory between body and heads: lstm or gru")
     core_size: int = setting(512, "width of the memory", low=1)
     previous: bool = setting(True, "feed the previous action and reward to the memory")
-    initial: Literal["orthogonal", "glorot"] = setting(
-        "glorot", "how kernels are made: orthogonal, or glorot (uniform)"
+    initial: Init = setting(
+        "glorot", "how kernels are made: orthogonal, glorot (uniform), or fan_in (uniform, and biases too)"
     )
     dueling: bool = setting(True, "a value and advantages in place of one head")
     head: int = setting(512, "width of a layer in each head; 0 for none", low=0)

@@ -49,13 +49,13 @@ def write_report(
     drawn = [_curves(runs, tracks), _population(runs, tracks), _others(runs, tracks)]
     if times := timed():
         runs[0].info["result"] = times
-    write_text(out, _page(runs, drawn))
+    write_text(out, _page(runs, tracks, drawn))
     return out
 
 
-def _page(runs: list[Run], drawn: list[str]) -> str:
+def _page(runs: list[Run], tracks: list[Track], drawn: list[str]) -> str:
     body = [
-        _header(runs),
+        _header(runs, tracks),
         *(_cause(run) for run in runs if run.info.get("cause")),
         _summary(runs),
         *drawn,
@@ -74,7 +74,7 @@ def _page(runs: list[Run], drawn: list[str]) -> str:
     )
 
 
-def _header(runs: list[Run]) -> str:
+def _header(runs: list[Run], tracks: list[Track]) -> str:
     if len(runs) > 1:
         names = sorted({curves.named(run, "env") for run in runs})
         return f"<header><h1>{curves.title(runs)}</h1><p>on {escape(', '.join(names))}</p></header>"
@@ -83,12 +83,13 @@ def _header(runs: list[Run]) -> str:
         f"<span>{escape(curves.named(run, kind))}</span>" for kind in ("agent", "env", "architecture")
     )
     tiles = "".join(
-        f"<div><dt>{label}</dt><dd>{value}</dd><small>{note}</small></div>" for label, value, note in _tiles(run)
+        f"<div><dt>{label}</dt><dd>{value}</dd><small>{note}</small></div>"
+        for label, value, note in _tiles(run, tracks)
     )
     return f'<header><h1>{heading}</h1><p>{_badge(run)} {escape(run.name)}</p></header><dl class="tiles">{tiles}</dl>'
 
 
-def _tiles(run: Run) -> list[tuple[str, str, str]]:
+def _tiles(run: Run, tracks: list[Track]) -> list[tuple[str, str, str]]:
     """The four numbers one looks for first: label, value and remark, all HTML."""
     result = run.info.get("result") or {}
     mean, std = curves.final(run, EVAL, "eval_return")
@@ -106,6 +107,10 @@ def _tiles(run: Run) -> list[tuple[str, str, str]]:
     members = {row["member"] for row in run.rows if row.get("member") is not None}
     if len(members) > 1:
         note = f"{len(members)} members" + (f", {note}" if note else "")
+    if len(tracks) > 1 and mean is not None:  # settings are not pooled
+        best = max(tracks, key=lambda track: np.mean(_last(track, key) or -np.inf))
+        mean, std = curves.mean_and_std(_last(best, key))
+        label, note = f"{label}, best of {len(tracks)} settings", f"{escape(best.label)}, seeds: {len(best.members)}"
     if human := _human(run, mean):
         note += f", {human} human-normalized"
     spread = f" <i>± {page.number(std)}</i>" if std is not None else ""
@@ -199,14 +204,10 @@ def _population(runs: list[Run], tracks: list[Track]) -> str:
     if all(len(track.members) < 2 for track in tracks) and len(tracks) <= len(runs):
         return ""
 
-    def last(track: Track, key: str) -> list[float]:
-        lines = [curves.line(track, rows, key, "env_steps")[1] for rows in track.members]
-        return [float(line[-1]) for line in lines if line.size]
-
     def cell(values: list[float]) -> str:
         return page.with_spread(*curves.mean_and_std(values))
 
-    ends = [(last(track, EVAL), last(track, EPISODE), track) for track in tracks]
+    ends = [(_last(track, EVAL), _last(track, EPISODE), track) for track in tracks]
     ends.sort(key=lambda end: float(np.mean(end[0] or end[1] or [-np.inf])), reverse=True)
     rows = [
         [
@@ -221,6 +222,12 @@ def _population(runs: list[Run], tracks: list[Track]) -> str:
     ]
     head = ("Group", "Seeds", "Last evaluation", "95 % interval of the mean", "Last episode return", "Worst", "Best")
     return page.section("Members", page.table(head, rows, right=(1, 2, 3, 4, 5, 6)))
+
+
+def _last(track: Track, key: str) -> list[float]:
+    """The last value of each member that has one."""
+    lines = [curves.line(track, rows, key, "env_steps")[1] for rows in track.members]
+    return [float(line[-1]) for line in lines if line.size]
 
 
 def _interval(values: list[float]) -> str:

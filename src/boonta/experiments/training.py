@@ -84,6 +84,7 @@ def _train(
         record = records.read(folder)
         record["resumed"] = [*record.get("resumed", []), now]
     others: list[str] = []
+    begun = resume and record.get("status") != "waiting"  # that of a member whose turn has come
     try:
         if source:
             try:
@@ -92,7 +93,7 @@ def _train(
                 raise Refused(str(error)) from error
             record["from"] = {key: str(value) for key, value in source._asdict().items()}
         with _explained():
-            run = Driver(config, folder, system, resume, quiet)
+            run = Driver(config, folder, system, begun, quiet)
     except Refused:
         if not resume:
             _emptied(folder)

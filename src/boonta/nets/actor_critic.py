@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -56,8 +55,8 @@ def actor_critic(spec: Spec, options: Options = PLAIN, heads: Heads = APART) -> 
         ValueError: as `torso`.
     """
     outputs = spec.action.n if isinstance(spec.action, Discrete) else int(np.prod(spec.action.shape))
-    policy_head = Dense(outputs, kernel_init=nn.initializers.orthogonal(0.01))
-    value_head = Dense(1, kernel_init=nn.initializers.orthogonal(1.0))
+    policy_head = Dense(outputs, gain=0.01)
+    value_head = Dense(1, gain=1.0)
     trunk = torso(spec, options)
     apart = None if heads.share or trunk.recurrent else torso(spec, options)  # the value's own
 

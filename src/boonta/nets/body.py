@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from boonta.core.types import Array, PyTree
-from boonta.nets.dense import Dense, kernel_init
+from boonta.nets.dense import Dense
 from boonta.nets.inputs import Inputs, Leaf
 from boonta.nets.mlp import ACTIVATIONS, MLP
 from boonta.nets.vision import GridCNN, ImpalaResNet, NatureCNN
@@ -72,7 +72,7 @@ class Joined(nn.Module):
             seen.append(MLP(options.hidden, options.activation, options.initial)(jnp.concatenate(rest, axis=-1)))
         if len(seen) == 1:
             return seen[0]
-        x = Dense(options.hidden[-1], kernel_init(options.initial))(jnp.concatenate(seen, axis=-1))
+        x = Dense(options.hidden[-1], options.initial)(jnp.concatenate(seen, axis=-1))
         return ACTIVATIONS[options.activation](x)
 
 

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from boonta.core.types import Array
-from boonta.nets.dense import Init, kernel_init
+from boonta.nets.dense import Init, bias_init, kernel_init
 
 Formulation = Literal["auto", "direct", "matmul"]
 
@@ -88,5 +88,6 @@ class Conv(nn.Module):
         """float32 [N, H, W, C] -> float32 [N, H', W', features]."""
         shape = (self.size, self.size, x.shape[-1], self.features)
         kernel = self.param("kernel", kernel_init(self.initial), shape, jnp.float32)
-        bias = self.param("bias", nn.initializers.zeros, (self.features,), jnp.float32)
+        inputs = self.size * self.size * x.shape[-1]
+        bias = self.param("bias", bias_init(self.initial, inputs), (self.features,), jnp.float32)
         return convolve(x, kernel, self.stride, self.padding, self.formulation) + bias

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import flax.linen as nn
 
 from boonta.core.types import Array
-from boonta.nets.dense import Dense, Init, kernel_init
+from boonta.nets.dense import Dense, Init
 
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "tanh": nn.tanh,
@@ -35,6 +35,6 @@ class MLP(nn.Module):
     def __call__(self, x: Array) -> Array:
         """float32 [..., d] -> float32 [..., hidden[-1]]."""
         for width in self.hidden:
-            x = Dense(width, kernel_init(self.initial))(x)
+            x = Dense(width, self.initial)(x)
             x = ACTIVATIONS[self.activation](nn.LayerNorm()(x) if self.layer_norm else x)
         return x

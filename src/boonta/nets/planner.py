@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from boonta.core.types import Array, Key, PyTree
 from boonta.nets.convolution import Conv
-from boonta.nets.dense import Dense, kernel_init
+from boonta.nets.dense import Dense
 from boonta.ops.imagined import TURNS
 
 Norm = Literal["batch", "layer", "none"]
@@ -260,7 +260,7 @@ class _Layers(nn.Module):
     def __call__(self, x: Array, learning: bool) -> Array:
         x = x.reshape(len(x), -1)
         for _ in range(self.layers):
-            x = nn.relu(_normed(Dense(self.options.width, kernel_init("orthogonal"))(x), self.options.norm, learning))
+            x = nn.relu(_normed(Dense(self.options.width)(x), self.options.norm, learning))
         return x
 
 
@@ -269,8 +269,7 @@ class _Projection(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        init = kernel_init("orthogonal")
-        return Dense(x.shape[-1], init)(nn.relu(Dense(self.hidden, init)(x)))
+        return Dense(x.shape[-1])(nn.relu(Dense(self.hidden)(x)))
 
 
 class _Head(nn.Module):
@@ -279,9 +278,9 @@ class _Head(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array, learning: bool) -> Array:
-        x = Dense(self.options.head, kernel_init("orthogonal"))(x.reshape(len(x), -1))
+        x = Dense(self.options.head)(x.reshape(len(x), -1))
         x = nn.relu(_normed(x, self.options.norm, learning))
-        return Dense(self.outputs, kernel_init("orthogonal", 0.01))(x)
+        return Dense(self.outputs, gain=0.01)(x)
 
 
 def _normed(x: Array, norm: Norm, learning: bool) -> Array:

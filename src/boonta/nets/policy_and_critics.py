@@ -102,4 +102,4 @@ class _Tower(nn.Module):
     @nn.compact
     def __call__(self, x: Array) -> Array:
         x = MLP(self.hidden, self.activation, layer_norm=self.layer_norm)(x)
-        return Dense(self.outputs, nn.initializers.orthogonal(self.gain))(x)
+        return Dense(self.outputs, gain=self.gain)(x)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from boonta.core.spec import Discrete, Spec
 from boonta.core.types import Array, Key, Memory, PyTree, TimeStep
-from boonta.nets.dense import Dense, kernel_init
+from boonta.nets.dense import Dense
 from boonta.nets.torso import Options, torso
 
 
@@ -85,5 +85,5 @@ class _Head(nn.Module):
     @nn.compact
     def __call__(self, x: Array) -> Array:
         if self.width:
-            x = nn.relu(Dense(self.width, kernel_init(self.options.initial))(x))
-        return Dense(self.outputs, kernel_init(self.options.initial, 0.01))(x)
+            x = nn.relu(Dense(self.width, self.options.initial)(x))
+        return Dense(self.outputs, self.options.initial, 0.01)(x)

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 
 from boonta.core.types import Array
 from boonta.nets.convolution import Conv, Formulation
-from boonta.nets.dense import Dense, Init, kernel_init
+from boonta.nets.dense import Dense, Init
 
 
 class NatureCNN(nn.Module):
@@ -26,7 +26,7 @@ class NatureCNN(nn.Module):
         """float32 [N, H, W, C], H and W at least 36 -> float32 [N, hidden]."""
         for features, size, stride in ((32, 8, 4), (64, 4, 2), (64, 3, 1)):
             x = nn.relu(Conv(features, size, stride, formulation=self.formulation, initial=self.initial)(x))
-        return nn.relu(Dense(self.hidden, kernel_init(self.initial))(x.reshape(x.shape[0], -1)))
+        return nn.relu(Dense(self.hidden, self.initial)(x.reshape(x.shape[0], -1)))
 
 
 class GridCNN(nn.Module):
@@ -48,7 +48,7 @@ class GridCNN(nn.Module):
     def __call__(self, x: Array) -> Array:
         """float32 [N, H, W, C] -> float32 [N, hidden]."""
         x = nn.relu(Conv(self.channels, 3, formulation=self.formulation, initial=self.initial)(x))
-        return nn.relu(Dense(self.hidden, kernel_init(self.initial))(x.reshape(x.shape[0], -1)))
+        return nn.relu(Dense(self.hidden, self.initial)(x.reshape(x.shape[0], -1)))
 
 
 class ImpalaResNet(nn.Module):
@@ -79,7 +79,7 @@ class ImpalaResNet(nn.Module):
             x = _max_pool(conv(x))
             for _ in range(self.blocks):
                 x = x + conv(nn.relu(conv(nn.relu(x))))
-        return nn.relu(Dense(self.hidden, kernel_init(self.initial))(nn.relu(x).reshape(x.shape[0], -1)))
+        return nn.relu(Dense(self.hidden, self.initial)(nn.relu(x).reshape(x.shape[0], -1)))
 
 
 def _max_pool(x: Array) -> Array:
