@@ -20,7 +20,7 @@ def test_products_are_those_of_an_update(algorithm):
 @full
 def test_one_process_makes_an_update_of_the_critics_for_each_step():
     words = ["ddpg", "gym:Pendulum-v1", "agent.hidden=[8]", "agent.value_batch=8", "agent.policy_batch=8"]
-    words += ["agent.minimum=20", "architecture.envs=1", "architecture.lag=0"]
+    words += ["agent.minimum=20", "agent.unroll=1", "architecture.envs=1", "architecture.lag=0"]
     task = {"module": "benchmarks.split.contestants", "kind": "updates", "words": words, "on": "sebulba"}
     (run,) = compete({"ours": task | {"warm": 60, "iterations": 30}}, 1)["ours"].runs
     assert run["steps"] == run["env_steps"] == 30
@@ -39,7 +39,7 @@ def test_carriers_lose_nothing(carriers):
 @full
 def test_who_is_taught_goes_on_and_is_evaluated():
     words = ["ddpg", "gym:Pendulum-v1", "agent.hidden=[8]", "agent.value_batch=8", "agent.policy_batch=8"]
-    words += ["agent.minimum=20", "architecture.envs=1"]
+    words += ["agent.minimum=20", "agent.unroll=1", "architecture.envs=1"]
     task = {"module": "benchmarks.split.contestants", "kind": "taught", "words": words, "on": "sebulba"}
     (run,) = compete({"ours": task | {"steps": 60, "episodes": 2}}, 1)["ours"].runs
     assert run["steps"] == 60 and -2000 < run["return"] < 0

@@ -176,6 +176,7 @@ def _add_training(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--steps", metavar="N", type=_count, help="environment steps of one member")
     sub.add_argument("--seed", metavar="S", type=int, help="the first seed")
     sub.add_argument("--seeds", metavar="K", type=int, help="train K seeds")
+    sub.add_argument("--parent", type=int, help=argparse.SUPPRESS)  # the process with which this one ends
     sub.add_argument(
         "--sweep", metavar="KEY=V1,V2", action="append", help="train a grid of a setting: an agent's, or TABLE.KEY"
     )

@@ -167,6 +167,8 @@ def _train(args: argparse.Namespace) -> int:
     from boonta.experiments import claim, members, record
     from boonta.experiments import config as configuration
 
+    if args.parent:
+        process.end_with(args.parent)
     _named(args)
     run = {"steps": args.steps, "seed": args.seed, "seeds": args.seeds, "on_nan": args.on_nan, "sweep": args.sweep}
     assignments = list(args.assignments)

@@ -3,7 +3,6 @@
 The parent folder has the configuration of the whole, `run.json` and `members/I/`, each a run folder like any other.
 """
 
-import ctypes
 import datetime
 import os
 import signal
@@ -11,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -154,17 +153,10 @@ def _status(folder: Path) -> str:
 
 def _started(folder: Path, quiet: bool) -> "subprocess.Popen[bytes]":
     words = [sys.executable, "-P", "-m", "boonta", "train", "--resume", str(folder), *["--json"] * quiet]
+    words += ["--parent", str(os.getpid())]
     # Several share an accelerator, so none takes all of its memory. Signals to all come by way of this process.
     environment = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"} | os.environ
-    return subprocess.Popen(
-        words, stdout=subprocess.DEVNULL, env=environment, start_new_session=True, preexec_fn=_end_with_parent
-    )
-
-
-def _end_with_parent() -> None:
-    """Where the system can do that: SIGTERM at the end of whoever started this process."""
-    with suppress(AttributeError, OSError):
-        ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+    return subprocess.Popen(words, stdout=subprocess.DEVNULL, env=environment, start_new_session=True)
 
 
 @contextmanager

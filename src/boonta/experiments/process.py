@@ -168,6 +168,14 @@ def tie() -> None:
     threading.Thread(target=watch, name="standard input", daemon=True).start()
 
 
+def end_with(parent: int) -> None:
+    """Let this process get SIGTERM when its parent ends, where the system can do that."""
+    with suppress(AttributeError, OSError):
+        ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+    if os.getppid() != parent:  # which has ended already
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
 def readable(text: str) -> int:
     """A descriptor of a file without a name, which a process that inherits it opens as `/dev/fd/N`."""
     with tempfile.TemporaryFile() as file:

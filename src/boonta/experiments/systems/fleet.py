@@ -169,6 +169,7 @@ class Fleet(Hosted):
         self._closing.set()
         if self._crew:
             self._crew.close()
+        self._end_evaluation()  # of a run that had ended before it
 
     def _planned(self) -> tuple[Plan, float, int, int]:
         """The plan; steps and updates of an iteration, and steps before the first."""
