@@ -24,8 +24,14 @@ Lists are written `64,64` on the command line and `[64, 64]` in TOML; `none` is 
 
 **Traced** settings are arrays inside the compiled program. They may be swept: `--sweep learning_rate=1e-3,3e-3`.
 
+These are the defaults of the settings themselves, on which recipes build. A run without a recipe has others of `ppo`,
+`dqn`, `ddpg`, `td3` and `sac`: [defaults without a recipe](command-line.md#defaults-without-a-recipe).
+
 The keys of `env` are the arguments of the environment's factory: see [environments](environments.md).
 """
+
+
+SHARED = (common.TorsoSettings, common.NetworkSettings, planning.PlannerSettings)  # which have tables of their own
 
 
 def page() -> str:
@@ -36,8 +42,9 @@ def page() -> str:
     parts += [table(common.NetworkSettings, without=[common.TorsoSettings])]
     parts += ["## `agent`: of muzero and alphazero\n", table(planning.PlannerSettings)]
     for name in registry.AGENTS:
-        shared = [common.TorsoSettings, common.NetworkSettings, planning.PlannerSettings]
-        parts += [f"## `agent`: {name}\n", table(registry.agent(name).settings, without=shared)]
+        own = registry.agent(name).settings
+        shared = [one for one in SHARED if issubclass(own, one)]
+        parts += [f"## `agent`: {name}\n", table(own, without=shared)]
     parts += ["## `run`\n", table(tables.Run)]
     for name, cls in tables.ARCHITECTURES.items():
         parts += [f"## `architecture`: {name}\n", table(cls)]

@@ -125,7 +125,7 @@ BAD = {
     "out in a file": ([*TRAIN, "--out", "{files}/bad.toml/run"], ["bad.toml/run"]),
     "resume of no run": (["train", "--resume", "{new}"], ["--resume {new}", "no config.toml"]),
     "resume with a setting": (
-        ["train", "--resume", "{run}", "--set", "agent.learning_rate=1"], ["agent.learning_rate: 0.001 -> 1.0"]
+        ["train", "--resume", "{run}", "--set", "agent.learning_rate=1"], ["agent.learning_rate: 0.005 -> 1.0"]
     ),
     "resume with fewer steps": (["train", "--resume", "{run}", "--steps", "9"], ["--steps must be at least 640", "9"]),
     "resume with another agent": (["train", "vtrace", "--resume", "{run}"], ["agent.name: 'ppo' -> 'vtrace'"]),
@@ -282,7 +282,7 @@ def test_train_tells_a_person(tmp_path, capsys):
     first, second = err.splitlines()
     assert first == f"boonta: ppo on boonta:catch, anakin -> {tmp_path / 'run'}"
     assert second.startswith(
-        "boonta: 8 environments, 10 updates of 16 gradient steps each; WARNING: hardly anything is "
+        "boonta: 8 environments, 10 updates of 32 gradient steps each; WARNING: so few may teach it little"
     )
     assert [line.split(":")[0] for line in out.splitlines()] == ["evaluation", "training", "time", "report"]
 

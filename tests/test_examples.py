@@ -1,5 +1,6 @@
 """The examples keep the laws and learn; what the documentation says is there."""
 
+import dataclasses
 import re
 import shlex
 import sys
@@ -86,6 +87,24 @@ def test_the_library_alone():
 
 def test_the_page_of_settings_is_up_to_date():
     assert generate_settings.PAGE.read_text("utf-8") == generate_settings.page(), "python docs/generate_settings.py"
+
+
+def test_the_page_of_settings_has_all_of_them():
+    parts = generate_settings.page().split("\n## ")
+    tables = {part.partition("\n")[0]: part for part in parts}
+    for name in registry.AGENTS:
+        settings = registry.agent(name).settings
+        shared = [
+            text for title, text in tables.items() if title.startswith("`agent`") and not title.endswith(f": {name}")
+        ]
+        own = tables[f"`agent`: {name}"]
+        for field in dataclasses.fields(settings):
+            inherited = [
+                one
+                for one in generate_settings.SHARED
+                if issubclass(settings, one) and field in dataclasses.fields(one)
+            ]
+            assert f"| `{field.name}` |" in own or (inherited and any(f"| `{field.name}` |" in text for text in shared))
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if "boonta " in TEXTS[page]], ids=lambda page: page.name)

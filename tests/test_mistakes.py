@@ -70,6 +70,25 @@ def test_a_wrong_command_has_a_short_answer(typed, capsys, monkeypatch, tmp_path
         assert text in err
 
 
+@pytest.mark.parametrize(("agent", "env"), [("mine", "gym:CartPole-v1"), ("ppo", "mine")])
+def test_a_module_without_its_factory_is_recognised(agent, env, capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text("")
+    assert cli.main(["train", agent, env]) == 2
+    assert "name what it defines too, as mine:FACTORY" in capsys.readouterr().err
+
+
+def test_a_sweep_tells_of_its_settings_the_best_first():
+    means = {"a=1,seed=0": 1.0, "a=1,seed=1": 3.0, "a=2,seed=0": 40.0, "a=3,seed=0": None}
+    members = [{"name": name, "eval_return_mean": mean} for name, mean in means.items()]
+    assert cli._by_setting(members).split("\n") == [
+        "            a=2: 40.0",
+        "            a=1: 2.000 ± 1.000 over 2 seeds",
+        "",
+    ]
+    assert cli._by_setting(members[:2]) == ""
+
+
 def test_boonta_alone_says_what_to_type_first(capsys):
     assert cli.main([]) == 0
     assert "boonta train " in capsys.readouterr().out

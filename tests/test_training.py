@@ -60,6 +60,14 @@ def command(agent, out, *more, env="boonta:catch"):
     ]
 
 
+def test_what_is_due_shortly_before_the_end_waits_for_it(tmp_path):
+    words = assigned(run__log_every=320, run__evaluate_every=320)
+    assert main([*command("ppo", tmp_path / "run", *words), "--steps", "704"]) == 0
+    rows = read_metrics(tmp_path / "run")
+    assert [row["env_steps"] for row in rows if "steps_per_second" in row] == [320, 704]
+    assert [row["env_steps"] for row in rows if "eval/return_mean" in row] == [320, 704]
+
+
 def final(folder, which="latest"):
     """Everything in a checkpoint, by path, with what it says of the counters."""
     config = configuration.alone(configuration.load(runs.config_of(folder)))

@@ -18,6 +18,7 @@ from boonta.core.names import canonical
 from boonta.envs.errors import Failing
 from boonta.experiments import process
 
+SETTINGS = 8  # of a sweep that are told at its end
 FIRST = """Boonta: write an agent once; run it on one chip, a pod, or a fleet.
 
   boonta train                              PPO on CartPole
@@ -274,14 +275,45 @@ def _tell(summary: dict[str, Any], page: Path) -> None:
     over, count = f"{episodes} episodes", len(summary["members"])
     if count > 1:
         std, over = summary["eval_return_std_over_members"], f"{count} members of {episodes // count} episodes each"
-    told = "none" if mean is None else f"{mean:.1f} ± {std:.1f} over {over}"
+    told = "none" if mean is None else f"{_spread(mean, std)} over {over}"
     print(
-        f"evaluation: {told}{_cut(summary)}\n"
+        f"evaluation: {told}{_cut(summary)}\n{_by_setting(summary['members'])}"
         f"training:   {summary['env_steps']:,} steps in {summary['seconds']:.1f} s,"
         f" {summary['steps_per_second']:,.0f} steps/s\n"
         f"time:       {summary['wall_seconds']:.1f} s{_parts(summary)}\n"
         f"report:     {page}"
     )
+
+
+def _spread(mean: float, deviation: float | None) -> str:
+    """Of returns: more digits where they are small."""
+    places = 1 if abs(mean) >= 10 else 3
+    return f"{mean:.{places}f}" + (f" ± {deviation:.{places}f}" if deviation is not None else "")
+
+
+def _by_setting(members: list[dict[str, Any]]) -> str:
+    """A line for each setting of a sweep, the best first; nothing where seeds are all that differs."""
+    from boonta.experiments.curves import setting_of
+
+    by: dict[str, list[float]] = {}
+    for one in members:
+        if one["eval_return_mean"] is not None:
+            by.setdefault(setting_of(one["name"]), []).append(one["eval_return_mean"])
+    if len(by) < 2:
+        return ""
+    best = sorted(by.items(), key=lambda item: -sum(item[1]) / len(item[1]))
+    lines = [f"            {name}: {_told(values)}\n" for name, values in best[:SETTINGS]]
+    if (left := len(by) - SETTINGS) > 0:
+        lines.append(f"            and {left} more, in the report\n")
+    return "".join(lines)
+
+
+def _told(values: list[float]) -> str:
+    from boonta.experiments.curves import mean_and_std
+
+    mean, deviation = mean_and_std(values)
+    assert mean is not None
+    return _spread(mean, deviation) + (f" over {len(values)} seeds" if len(values) > 1 else "")
 
 
 def _parts(summary: dict[str, Any]) -> str:
@@ -381,8 +413,9 @@ def _eval(args: argparse.Namespace) -> int:
     run = runs.open_run(args.run, args.checkpoint, args.member)
     summary = runs.evaluate(run, args.episodes)
     mean, std, episodes = (summary[f"eval_{key}"] for key in ("return_mean", "return_std", "episodes"))
-    of = f"member {args.member}, " if len(run.system.members) > 1 else ""
-    told = "no episode came to its end" if mean is None else f"{mean:.2f} ± {std:.2f} over {episodes} episodes"
+    several = len(run.system.members) > 1 or run.folder != args.run
+    of = f"member {args.member}, {runs.member_name(run, args.run, args.member)}, " if several else ""
+    told = "no episode came to its end" if mean is None else f"{_spread(mean, std)} over {episodes} episodes"
     told += f"{_cut(summary)} ({of}step {summary['env_steps']})"
     print(json.dumps(files.plain(summary)) if args.json else told)
     return 0

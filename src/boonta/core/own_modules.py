@@ -35,6 +35,13 @@ def own_module(name: str) -> ModuleType:
     return importlib.import_module(name)
 
 
+def without_its_factory(name: str) -> str:
+    """What to say where a module of the current folder is named without what it defines, or nothing."""
+    if not name.isidentifier() or not any(Path(one).is_file() for one in (f"{name}.py", f"{name}/__init__.py")):
+        return ""
+    return f"{name!r} is a module of the current folder: name what it defines too, as {name}:FACTORY"
+
+
 @contextmanager
 def no_modules_from_here() -> Iterator[None]:
     """Processes that start meanwhile do not look for modules in the current folder before they are told to."""

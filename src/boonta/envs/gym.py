@@ -16,6 +16,9 @@ from boonta.envs import drawing, gym_spaces, gym_vector, parts, physics, trials,
 from boonta.envs.door import Door, remarks
 from boonta.envs.errors import Unfit, Unsuitable, failing
 
+# What brings the package that Gymnasium misses, by a word of its message.
+EXTRAS = {"box2d": "box2d", "pygame": "box2d", "mujoco": "mujoco"}
+
 
 def names() -> tuple[str, ...]:
     """The names that `make` knows, those that the user registered included; ALE's games are a family apart."""
@@ -83,7 +86,9 @@ def of(
     try:
         found = trials.tried(partial(_made_and_tried, name, factory))
     except (gymnasium.error.DependencyNotInstalled, ImportError) as error:
-        raise ImportError(f"{name} needs a package that is not installed: {error}") from error
+        extra = next((extra for word, extra in EXTRAS.items() if word in str(error).lower()), "")
+        told = f"pip install 'boonta[{extra}]', or in a clone: pip install -e '.[{extra}]'" if extra else str(error)
+        raise ImportError(f"{name} needs a package that is not installed: {told}") from error
     except Unsuitable as error:
         raise ValueError(str(error)) from error
     except Exception as error:  # whatever the environment raises

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
 
 from boonta.core.host import Host
 from boonta.core.names import ENVS, unknown
-from boonta.core.own_modules import own_module
+from boonta.core.own_modules import own_module, without_its_factory
 from boonta.core.settings import Refused, convert
 from boonta.core.spec import Continuous
 from boonta.envs import trials
@@ -102,6 +102,8 @@ def _divided(settings: Mapping[str, Any], own: Iterable[str]) -> tuple[dict[str,
 def _made(name: str, settings: dict[str, Any]) -> "Environment | Host":
     family, separator, rest = name.partition(":")
     if not separator:
+        if told := without_its_factory(name):
+            raise ValueError(told)
         raise unknown("environment", name, names(), ENVS)
     if family == "boonta":
         if rest not in _OWN:

@@ -96,8 +96,7 @@ def tracks(runs: list[Run]) -> list[Track]:
         groups: dict[str, dict[Any, list[dict[str, Any]]]] = {}
         for i, run in enumerate(pool):
             for row in run.rows:
-                parts = str(row.get("member_name") or "").split(",")
-                group = ", ".join(part.strip() for part in parts if part and not part.strip().startswith("seed="))
+                group = setting_of(str(row.get("member_name") or ""))
                 groups.setdefault(group, {}).setdefault((i, row.get("member")), []).append(row)
         rows = [row for run in pool for row in run.rows if {"env_steps", "seconds"} <= row.keys()]
         timed = [(row["env_steps"], row["seconds"]) for row in rows]
@@ -109,6 +108,12 @@ def tracks(runs: list[Run]) -> list[Track]:
             names = " · ".join(filter(None, (label, group))) or pool[0].name
             tracks.append(Track(names, len(tracks), list(members.values()), (clock[0], clock[1])))
     return tracks
+
+
+def setting_of(member: str) -> str:
+    """What the name of a member says but for its seed."""
+    parts = (part.strip() for part in member.split(","))
+    return ", ".join(part for part in parts if part and not part.startswith("seed="))
 
 
 def _settings_of(run: Run) -> str:
@@ -166,7 +171,8 @@ def title(runs: list[Run]) -> str:
 def final(run: Run, key: str, result: str) -> tuple[float | None, float | None]:
     """Mean and spread of the run's last word on `key`: of its result, else over the members' last rows."""
     done = run.info.get("result") or {}
-    mean, std = (np.atleast_1d(np.asarray(done.get(f"{result}_{x}"), float)) for x in ("mean", "std"))
+    over = "std_over_members" if done.get(f"{result}_std_over_members") is not None else "std"
+    mean, std = (np.atleast_1d(np.asarray(done.get(f"{result}_{x}"), float)) for x in ("mean", over))
     if mean.size == 1 and np.isfinite(mean[0]):
         return float(mean[0]), float(std[0]) if std.size == 1 and np.isfinite(std[0]) else None
     last = {row.get("member"): row[key] for row in run.rows if finite(row.get(key))}
@@ -182,12 +188,14 @@ def mean_and_std(values: list[float]) -> tuple[float | None, float | None]:
 
 
 def interval(values: list[float]) -> tuple[float, float] | None:
-    """Where the mean lies with 95 %, by the bootstrap over values; None where there are fewer than two."""
+    """Where the mean lies with 95 %, by Student's t; None where there are fewer than two values."""
     if len(values) < 2:
         return None
-    drawn = np.random.default_rng(0).choice(np.asarray(values, float), (10_000, len(values))).mean(axis=1)
-    low, high = np.percentile(drawn, (2.5, 97.5))
-    return float(low), float(high)
+    from scipy.special import stdtrit
+
+    mean, error = float(np.mean(values)), float(np.std(values, ddof=1)) / len(values) ** 0.5
+    reach = float(stdtrit(len(values) - 1, 0.975)) * error
+    return mean - reach, mean + reach
 
 
 # --- lines -----------------------------------------------------------------------------------------------------------
@@ -211,13 +219,18 @@ def line(track: Track, rows: list[dict[str, Any]], key: str, over: str) -> tuple
 
 
 def spread(lines: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Mean and standard deviation over lines, at every place one of them has a point, among those that reach there."""
+    """Mean and standard deviation over lines, at every place one of them has a point that all of them reach.
+
+    Where there is no such place, over those that reach each place.
+    """
     x = np.unique(np.concatenate([line[0] for line in lines]))
     if x.size > MAX_POINTS:
         x = x[np.linspace(0, x.size - 1, MAX_POINTS).round().astype(int)]
     y = np.stack([np.interp(x, *line, left=np.nan, right=np.nan) for line in lines])
     count = np.isfinite(y).sum(axis=0)
-    x, y, count = x[count > 0], y[:, count > 0], count[count > 0]
+    kept = count == (len(lines) if (count == len(lines)).any() else count)
+    kept &= count > 0
+    x, y, count = x[kept], y[:, kept], count[kept]
     mean = np.nansum(y, axis=0) / count
     return x, mean, np.sqrt(np.nansum((y - mean) ** 2, axis=0) / count)
 

@@ -6,7 +6,6 @@ The defaults of the settings themselves stay what they are: recipes, and agents 
 from collections.abc import Mapping
 from typing import Any
 
-UPDATES = 256  # that PPO makes at least, where environments are plenty
 FEW, FEW_GRADIENTS = 100, 1000  # updates and gradient steps; hardly anything is learned in fewer of both
 
 
@@ -22,7 +21,7 @@ def defaults(agent: str, architecture: str, steps: int, given: Mapping[str, Any]
     """
     compiled = architecture == "anakin"
     if agent == "ppo":
-        return {"agent": _ppo_compiled(steps) if compiled else _ppo(steps, given)}
+        return {"agent": _ppo_compiled(steps, given) if compiled else _ppo(steps, given)}
     if compiled:
         return {}
     if agent == "dqn":
@@ -48,19 +47,30 @@ def _ppo(steps: int, given: Mapping[str, Any]) -> dict[str, Any]:
     """Few environments: long unrolls, and ten passes over each batch in minibatches of about 64 steps."""
     batch = _whole(given, "batch", 8)
     unroll = _whole(given, "unroll", _power(steps / (FEW * batch), 32, 256))
-    most = batch if str(given.get("core", "none")) != "none" else batch * unroll  # with memory, whole trajectories
     return {
         "batch": batch,
         "unroll": unroll,
         "epochs": 10,
-        "minibatches": _power(min(batch * unroll / 64, most), 1, 256),
+        "minibatches": _power(min(batch * unroll / 64, _pieces(given, batch, unroll)), 1, 256),
         "learning_rate": 3e-4,
     }
 
 
-def _ppo_compiled(steps: int) -> dict[str, Any]:
-    """Many environments, but no more than leave enough updates."""
-    return {"batch": _power(steps / (UPDATES * 128), 8, 2048), "unroll": 128, "learning_rate": 1e-3}
+def _ppo_compiled(steps: int, given: Mapping[str, Any]) -> dict[str, Any]:
+    """As many environments as leave enough updates, and large steps in large minibatches."""
+    unroll = _whole(given, "unroll", 128)
+    batch = _whole(given, "batch", _power(steps / (FEW * unroll), 8, 2048))
+    return {
+        "batch": batch,
+        "unroll": unroll,
+        "minibatches": _power(_pieces(given, batch, unroll), 1, 8),
+        "learning_rate": 5e-3,
+    }
+
+
+def _pieces(given: Mapping[str, Any], batch: int, unroll: int) -> int:
+    """What minibatches are made of: steps, or where there is memory whole trajectories."""
+    return batch * unroll if str(given.get("core", "none")) == "none" else batch
 
 
 def _whole(given: Mapping[str, Any], key: str, default: int) -> int:

@@ -133,6 +133,7 @@ class Driver:
             if due and run.eval_episodes and self.evaluated < self.mark.done:  # the run was ended before it could
                 self._examine(save=True)
                 self._settle(log, 0.0, received)
+            examined = self.evaluated  # or to be, by what is under way
             while self.mark.done < total:
                 before = self.mark.done
                 events = [one.following(before) for one in (log_every, save_every, evaluate_every)]
@@ -152,16 +153,18 @@ class Driver:
                 now, ended_here = self.mark.done, self.mark.done == total
                 self._show(bar)
                 logged = self.logged.done
-                if log_every.passed(before, now) or ended_here or made.bad.any():
+                if (log_every.passed(before, now) and not self._ending(logged)) or ended_here or made.bad.any():
                     self._write(log)
                 self._check(made, logged)
                 asked_for = save_every.passed(before, now) and not (run.checkpoint_every == 0 and self._soon())
                 save = ended_here or asked_for or agreement.shared(np.bool_(self._late()))
-                due = bool(run.eval_episodes) and (ended_here or evaluate_every.passed(before, now))
+                usual = evaluate_every.passed(before, now) and not self._ending(examined)
+                due = bool(run.eval_episodes) and (ended_here or usual)
                 self._settle(log, LIMIT if save or due else 0.0, received)
                 if agreement.agreed(received):
                     break
                 if due:
+                    examined = now
                     self._examine(save)
                     self._settle(log, LIMIT if ended_here else 0.0, received)
                 elif save:
@@ -208,6 +211,10 @@ class Driver:
         done, at = self._saved
         minutes = self.config.run.checkpoint_minutes
         return bool(minutes) and self.mark.done > done and time.monotonic() > at + 60.0 * minutes
+
+    def _ending(self, last: int) -> bool:
+        """Whether the end comes so soon that what is due now can wait for it: in half the time since the last one."""
+        return self.system.iterations - self.mark.done < (self.mark.done - last) / 2
 
     def _soon(self) -> bool:
         """Whether the last checkpoint was made only just now; on all hosts."""

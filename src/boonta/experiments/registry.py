@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from boonta.core.agent import Agent
 from boonta.core.names import unknown
-from boonta.core.own_modules import own_module
+from boonta.core.own_modules import own_module, without_its_factory
 
 AGENTS = {
     "alphazero": "boonta.agents.alphazero:alphazero",
@@ -50,6 +50,8 @@ def agent(name: str) -> AgentEntry:
     """
     path = AGENTS.get(name, name)
     module_name, separator, attribute = path.partition(":")
+    if not separator and (told := without_its_factory(name)):
+        raise ValueError(told)
     if not separator or not module_name or module_name.startswith("."):
         raise unknown("agent", name, [*AGENTS, "module:factory"])
     try:

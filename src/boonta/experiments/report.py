@@ -98,7 +98,7 @@ def _tiles(run: Run, tracks: list[Track]) -> list[tuple[str, str, str]]:
         mean, std = curves.final(run, EPISODE, "episode_return")
     episodes = result.get("eval_episodes")
     note = (
-        f"{page.number(episodes)} episodes"
+        f"± over {page.number(episodes)} episodes"
         if episodes and key == EVAL
         else "latest training episodes"
         if mean is not None
@@ -106,7 +106,7 @@ def _tiles(run: Run, tracks: list[Track]) -> list[tuple[str, str, str]]:
     )
     members = {row["member"] for row in run.rows if row.get("member") is not None}
     if len(members) > 1:
-        note = f"{len(members)} members" + (f", {note}" if note else "")
+        note = f"± over {len(members)} members" + (f", {page.number(episodes)} episodes in all" if episodes else "")
     if len(tracks) > 1 and mean is not None:  # settings are not pooled
         best = max(tracks, key=lambda track: np.mean(_last(track, key) or -np.inf))
         mean, std = curves.mean_and_std(_last(best, key))
@@ -220,7 +220,7 @@ def _population(runs: list[Run], tracks: list[Track]) -> str:
         ]
         for evals, episodes, track in ends
     ]
-    head = ("Group", "Seeds", "Last evaluation", "95 % interval of the mean", "Last episode return", "Worst", "Best")
+    head = ("Group", "Seeds", "Last evaluation", "95 % interval (Student's t)", "Last episode return", "Worst", "Best")
     return page.section("Members", page.table(head, rows, right=(1, 2, 3, 4, 5, 6)))
 
 

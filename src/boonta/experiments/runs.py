@@ -10,7 +10,7 @@ import numpy as np
 
 from boonta.core.types import Params
 from boonta.experiments import config as configuration
-from boonta.experiments import evaluation, members, systems
+from boonta.experiments import evaluation, files, members, systems
 from boonta.experiments import record as records
 from boonta.experiments.checkpoint import Checkpoints
 from boonta.experiments.config import Config
@@ -67,6 +67,13 @@ def open_run(folder: Path, which: int | str = "latest", member: int = 0) -> Run:
     for message in found.passed_over:
         print(f"boonta: WARNING: {message}; using the one before", file=sys.stderr)
     return Run(folder, config, system, system.params(found.state, member), found.facts)
+
+
+def member_name(run: Run, folder: Path, member: int) -> str:
+    """What a member of the run, or of the runs, in `folder` is called."""
+    if members.there(folder):
+        return str(files.read_json(folder / "run.json")["members"][member])
+    return run.system.members[member].name
 
 
 def evaluate(run: Run, episodes: int) -> dict[str, Any]:

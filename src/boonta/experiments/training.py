@@ -29,6 +29,8 @@ from boonta.experiments.parts import Parts, age
 from boonta.experiments.systems import Failed, protocol
 from boonta.experiments.warm_start import Source, networks_of
 
+TOLD = ("unroll", "batch", "learning_rate")  # of the agent, where no recipe sets them
+
 
 class Result(NamedTuple):
     """What a run ended with: the object that `--json` prints, the run folder, and where the time went."""
@@ -200,7 +202,10 @@ def _planned(config: Config, system: systems.System) -> str:
     told = f"{system.environments:,} environments, {updates:,} updates"
     told += f" of {each} gradient steps each" if each > 1 else ""
     if updates < FEW and updates * each < FEW_GRADIENTS:
-        told += "; WARNING: hardly anything is learned in so few: raise run.steps, or lower agent.batch or agent.unroll"
+        told += "; WARNING: so few may teach it little: raise run.steps, or lower agent.batch or agent.unroll"
+    if not config.run.recipe:
+        said = [(key, getattr(config.agent_settings, key, None)) for key in TOLD]
+        told += "; no recipe" + "".join(f", {key} {value:g}" for key, value in said if isinstance(value, float | int))
     return told
 
 
