@@ -65,7 +65,7 @@ TASKS = {
     "sebulba-ppo-lunarlander": Task("ppo gym:LunarLander-v3 --on sebulba --steps 1000000", 200, 3),
     "sebulba-ppo-acrobot": Task("ppo gym:Acrobot-v1 --on sebulba --steps 500000", -90, 3),
     "sebulba-ppo-bipedalwalker": Task("ppo gym:BipedalWalker-v3 --on sebulba --steps 3000000", 200),
-    "sebulba-dqn-mountain-car": Task("dqn gym:MountainCar-v0 --steps 500000", -120, 3),
+    "sebulba-dqn-mountain-car": Task("dqn gym:MountainCar-v0", -120, 3),
     "ppo-frozenlake": Task("ppo gym:FrozenLake-v1 --set env.is_slippery=false", 0.95, 3),
     "dqn-cliffwalking": Task("dqn gym:CliffWalking-v1", -15, 3),
     "dqn-taxi": Task("dqn gym:Taxi-v4", 7, 3),
