@@ -415,7 +415,11 @@ def test_each_interval_is_kept_whatever_the_others_are(short):
     logged = [row["env_steps"] for row in rows if "updates" in row]
     evaluated = [row["env_steps"] for row in rows if "eval/return_mean" in row]
     due = lambda every: sorted({-(-k // 64) * 64 for k in range(every, 6401, every)} | {6400})  # noqa: E731
-    assert (logged, evaluated) == (due(3000), due(1000))
+    late = 6016  # so shortly before the end that what is due waits for it
+    assert (logged, evaluated) == (
+        [step for step in due(3000) if step != late],
+        [step for step in due(1000) if step != late],
+    )
     assert {*due(500)} <= {*saved(folder)}
 
 
