@@ -4,8 +4,12 @@ import json
 import re
 from pathlib import Path
 
+import jax
+import numpy as np
 import pytest
 
+from boonta.agents.ppo import Settings, ppo
+from boonta.core.spec import Continuous, Discrete, Spec
 from boonta.experiments import config, registry
 from boonta.experiments.defaults import FEW, defaults
 
@@ -100,6 +104,13 @@ def test_defaults_follow_from_what_is_said():
     assert small.agent_settings.minibatches == 1
     said = config.resolve("dqn", "gym:Blackjack-v1", None, None, ["agent.hidden=[8]", "architecture.envs=2"])
     assert (said.agent_settings.hidden, said.architecture_settings.envs) == ((8,), 2)
+
+
+def test_entropy_counts_where_actions_are_discrete():
+    for action, cost in ((Discrete(2), 0.01), (Continuous((1,), np.zeros(1), np.ones(1)), 0.0)):
+        spec = Spec("some", jax.ShapeDtypeStruct((3,), np.float32), action)
+        params = ppo(spec, Settings(entropy_cost=None, batch=4, unroll=4)).init(jax.random.key(0))
+        assert params["settings"]["entropy_cost"] == np.float32(cost)
 
 
 def test_of_an_agent_of_somebodys_own_nothing_is_known():

@@ -1,6 +1,6 @@
 """Proximal policy optimisation (Schulman et al. 2017): the whole algorithm on one page."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import jax
@@ -21,7 +21,7 @@ from boonta.core.agent import Agent, Experience, Learner
 from boonta.core.devices import average
 from boonta.core.flat import ravel
 from boonta.core.settings import Refused, setting, traced
-from boonta.core.spec import Spec
+from boonta.core.spec import Discrete, Spec
 from boonta.core.types import Array, Extras, Feedback, Key, Memory, Params, PyTree, Sample, TimeStep
 from boonta.ops.blocks import fitting, summed
 from boonta.ops.gae import gae
@@ -47,7 +47,11 @@ class Settings(NetworkSettings):
     value_clip: float | None = setting(
         None, "how far a value may move from the acting one; none for no limit", above=0.0
     )
-    entropy_cost: float = setting(0.01, "weight of the entropy bonus", low=0.0, traced=True)
+    entropy_cost: float | None = setting(
+        0.01,
+        "weight of the entropy bonus; none for 0.01 where actions are discrete, and 0 where they are continuous",
+        low=0.0, traced=True,
+    )  # fmt: skip
     value_cost: float = setting(0.5, "weight of the value loss", low=0.0, traced=True)
     unroll: int = setting(128, "T, steps of a trajectory", low=1)
     batch: int = setting(
@@ -92,6 +96,8 @@ def ppo(spec: Spec, settings: Settings, total_updates: int = 0) -> Agent:
     if settings.minibatches > settings.batch * (1 if settings.core != "none" else settings.unroll):
         unit = "trajectories of a batch" if settings.core != "none" else "steps of a batch"
         raise ValueError(f"agent.minibatches must be at most the number of {unit}, got {settings.minibatches}")
+    if settings.entropy_cost is None:
+        settings = replace(settings, entropy_cost=0.01 if isinstance(spec.action, Discrete) else 0.0)
     net = network(spec, settings)
 
     def init(key: Key) -> Params:
