@@ -9,7 +9,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks import common, pictures, reading, tables
+from benchmarks import common, gpu, pictures, reading, tables
 from benchmarks.anakin import contestants, convolution, gridworld, memory, peers, scaling
 from benchmarks.sebulba import contestants as hosted
 from benchmarks.sebulba import efficiency, pong, shapes, soak
@@ -50,6 +50,12 @@ def test_idle_acts_are_counted_exactly():
     assert answer["idle"] == 2 * (29 // cycle)
 
 
+def test_who_only_acts_counts_idle_acts_too():
+    task = {"environment": "boonta:catch", "envs": 2, "devices": 1, "agent": TINY, "steps": 64}
+    answer = contestants.acting(task).run(0)
+    assert (answer["steps"], answer["idle"]) == (64, 2 * (32 // 10))
+
+
 def test_contestants_take_turns_in_processes_of_their_own():
     task = {"kind": "ceiling", "environment": "boonta:catch", "envs": 2, "agent": TINY, "steps": 128, "devices": 2}
     outcome = common.compete({"ceiling@2": task}, rounds=2, hurry=True)["ceiling@2"]
@@ -76,7 +82,7 @@ def fake_compete(tasks, rounds, pythons=None, hurry=False):
     return outcomes
 
 
-@pytest.mark.parametrize("benchmark", [peers, scaling, gridworld, memory])
+@pytest.mark.parametrize("benchmark", [peers, scaling, gridworld, memory, gpu])
 def test_rows_are_complete_and_replace_the_file(benchmark, monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(benchmark, "compete", fake_compete)
     argv = ["--json", "--out", str(tmp_path)]

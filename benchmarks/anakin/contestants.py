@@ -22,16 +22,13 @@ def ours(task: Task) -> Compiled:
     import jax.numpy as jnp
     import numpy as np
 
-    from boonta.agents.ppo import Settings, ppo
+    from boonta.agents.ppo import ppo
     from boonta.architectures.anakin import make, program
     from boonta.core import acting, devices
     from boonta.core.random import key
-    from boonta.envs import make as environment_by_name
 
-    environment = environment_by_name(task["environment"], **task.get("environment_settings", {}))
+    environment, settings = _set_up(task)
     envs, members = task["envs"], task.get("population", 1)
-    chosen: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in task["agent"].items()}
-    settings = Settings(batch=envs, **chosen)
     iterations = _iterations(task["steps"], members * envs * settings.unroll)
     agent = ppo(environment.spec, settings, iterations)
     unit = make(agent, environment, envs, task["devices"] // members)
@@ -128,15 +125,13 @@ def acting(task: Task) -> Compiled:
     import jax
     import jax.numpy as jnp
 
-    from boonta.agents.ppo import Settings, ppo
+    from boonta.agents.ppo import ppo
     from boonta.core import acting
     from boonta.core.random import key
     from boonta.core.types import FIRST
-    from boonta.envs import make as environment_by_name
 
-    environment = environment_by_name(task["environment"], **task.get("environment_settings", {}))
-    chosen: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in task["agent"].items()}
-    envs, settings = task["envs"], Settings(batch=task["envs"], **chosen)
+    environment, settings = _set_up(task)
+    envs = task["envs"]
     iterations = _iterations(task["steps"], envs * settings.unroll)
     agent = ppo(environment.spec, settings, iterations)
 
@@ -252,6 +247,15 @@ def _peer(train: Any, steps: int) -> Compiled:
         return {"seconds": seconds, "steps": steps, "idle": 0}
 
     return Compiled(run, seconds, {})
+
+
+def _set_up(task: Task) -> tuple[Any, Any]:
+    """The environment of a task, and PPO's settings there."""
+    from boonta.agents.ppo import Settings
+    from boonta.envs import make
+
+    chosen: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in task["agent"].items()}
+    return make(task["environment"], **task.get("environment_settings", {})), Settings(batch=task["envs"], **chosen)
 
 
 def _devices(task: Task) -> list[Any]:

@@ -293,7 +293,7 @@ def _spread(mean: float, deviation: float | None) -> str:
 
 def _by_setting(members: list[dict[str, Any]]) -> str:
     """A line for each setting of a sweep, the best first; nothing where seeds are all that differs."""
-    from boonta.experiments.curves import setting_of
+    from boonta.experiments.curves import mean_and_std, setting_of
 
     by: dict[str, list[float]] = {}
     for one in members:
@@ -302,18 +302,13 @@ def _by_setting(members: list[dict[str, Any]]) -> str:
     if len(by) < 2:
         return ""
     best = sorted(by.items(), key=lambda item: -sum(item[1]) / len(item[1]))
-    lines = [f"            {name}: {_told(values)}\n" for name, values in best[:SETTINGS]]
+    lines = []
+    for name, values in best[:SETTINGS]:
+        over = f" over {len(values)} seeds" if len(values) > 1 else ""
+        lines.append(f"            {name}: {_spread(sum(values) / len(values), mean_and_std(values)[1])}{over}\n")
     if (left := len(by) - SETTINGS) > 0:
         lines.append(f"            and {left} more, in the report\n")
     return "".join(lines)
-
-
-def _told(values: list[float]) -> str:
-    from boonta.experiments.curves import mean_and_std
-
-    mean, deviation = mean_and_std(values)
-    assert mean is not None
-    return _spread(mean, deviation) + (f" over {len(values)} seeds" if len(values) > 1 else "")
 
 
 def _parts(summary: dict[str, Any]) -> str:

@@ -228,8 +228,8 @@ def spread(lines: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.n
         x = x[np.linspace(0, x.size - 1, MAX_POINTS).round().astype(int)]
     y = np.stack([np.interp(x, *line, left=np.nan, right=np.nan) for line in lines])
     count = np.isfinite(y).sum(axis=0)
-    kept = count == (len(lines) if (count == len(lines)).any() else count)
-    kept &= count > 0
+    reached = count == len(lines)
+    kept = reached if reached.any() else count > 0
     x, y, count = x[kept], y[:, kept], count[kept]
     mean = np.nansum(y, axis=0) / count
     return x, mean, np.sqrt(np.nansum((y - mean) ** 2, axis=0) / count)
