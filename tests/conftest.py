@@ -55,6 +55,7 @@ def no_thread_is_left_behind():
 def charts_are_not_drawn(monkeypatch):
     """In the reports that runs end with, of which drawing takes nearly all the time; test_report draws."""
     monkeypatch.setattr("boonta.experiments.page.svg", lambda *_: "<svg></svg>")
+    monkeypatch.setattr("boonta.experiments.report.png", lambda _: b"")
 
 
 @pytest.fixture(autouse=True)

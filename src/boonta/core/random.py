@@ -5,6 +5,7 @@ costs more than the step. Spelt out, XLA fuses it into its neighbours. The numbe
 bit for bit.
 """
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -43,6 +44,7 @@ def with_keys(tree: PyTree, like: PyTree) -> PyTree:
     return jax.tree.map(one, tree, like)
 
 
+@partial(jax.jit, inline=True)  # traced once for all that draw alike
 def _threefry(key: Array, high: Array, low: Array) -> tuple[Array, Array]:
     """Threefry-2x32 with 20 rounds (Salmon et al. 2011) of a counter, all uint32."""
     ks = (key[0], key[1], key[0] ^ key[1] ^ jnp.uint32(0x1BD11BDA))
