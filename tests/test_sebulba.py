@@ -1,5 +1,6 @@
 """Sebulba: what moves, what it does when something fails, and whole runs of it."""
 
+import functools
 import gc
 import json
 import re
@@ -9,6 +10,7 @@ import weakref
 
 import gymnasium
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -32,19 +34,27 @@ pytestmark = slow
 LENGTH, ENVS = 4, 4
 
 
-def threads_of(make=None, *, count=2, actors=1, learners=1, lag=1, restarts=0, timeout=20.0, trace=None):
+@functools.cache
+def compiled(pieces, actors, learners):
+    """The unit for batches of so many pieces, what its threads compile, and the state that they begin with."""
     environment = envs.make("boonta:catch")
-    pieces = actors * count
-    settings = vtrace.Settings(batch=ENVS * pieces, unroll=LENGTH, hidden=(8,))
-    agent = vtrace.vtrace(environment.spec, settings)
+    agent = vtrace.vtrace(environment.spec, vtrace.Settings(batch=ENVS * pieces, unroll=LENGTH, hidden=(8,)))
     unit = sebulba.make(agent, environment.spec, ENVS, learners)
-    host = serve(environment)
+    plan = Plan(jax.devices()[:actors], jax.devices()[-learners:], pieces // actors, ENVS, 1, 0, 20.0)
+    threads = Threads(unit, lambda *_: None, plan, 0, Trace())
+    state = threads.init()
+    threads.compile(state, environment.spec)
+    return unit, threads._acting, threads._update, state
+
+
+def threads_of(make=None, *, count=2, actors=1, learners=1, lag=1, restarts=0, timeout=20.0, trace=None):
+    unit, acting, update, state = compiled(actors * count, actors, learners)
+    host = serve(envs.make("boonta:catch"))
     plan = Plan(jax.devices()[:actors], jax.devices()[-learners:], count, ENVS, lag, restarts, timeout)
     make = make or (lambda index, life: host.make(index, 0, life, Workers()))
     threads = Threads(unit, make, plan, 0, trace or Trace())
-    state = threads.init()
-    threads.compile(state, environment.spec)
-    return threads, state
+    threads._acting, threads._update = {**acting}, update
+    return threads, jax.tree.map(jnp.copy, state)  # which learning uses up
 
 
 class Fragile:

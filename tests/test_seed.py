@@ -1,5 +1,6 @@
 """SEED: sessions come and go, rows are reset, runs learn, stop and go on."""
 
+import functools
 import json
 import os
 import signal
@@ -29,16 +30,29 @@ pytestmark = slow
 LENGTH = 5
 
 
-@pytest.fixture
-def running():
-    """Inference threads for catch, and clients of them."""
+@functools.cache
+def compiled():
+    """A unit for catch, its parameters, and what its threads compile."""
     environment = envs.make("boonta:catch")
     agent = ppo.ppo(environment.spec, ppo.Settings(batch=4, unroll=LENGTH, hidden=(8,), minibatches=1))
     unit = seed.make(agent, environment.spec, 8, 4)
-    device = jax.devices()[0]
-    threads = Threads(unit, environment.spec, Plan([device], 8, 4, 1, 4, 0.01), 0, Trace())
     params = jax.jit(agent.init)(random.key(0))
+    threads = threads_of(unit)
     threads.compile(params)
+    return unit, params, threads.compiled
+
+
+def threads_of(unit):
+    return Threads(unit, envs.make("boonta:catch").spec, Plan(jax.devices()[:1], 8, 4, 1, 4, 0.01), 0, Trace())
+
+
+@pytest.fixture
+def running():
+    """Inference threads for catch, and clients of them."""
+    environment, device = envs.make("boonta:catch"), jax.devices()[0]
+    unit, params, programs = compiled()
+    threads = threads_of(unit)
+    threads.compiled |= programs
     threads.publish(jax.device_put(params, device), jnp.int32(3))
     threads.start()
     clients = []
