@@ -121,19 +121,19 @@ def test_who_is_dismissed_is_gone(crew):
 
 
 def test_what_waits_behind_a_long_call_is_not_late(monkeypatch):
-    monkeypatch.setattr(fleet_staff, "READY", 1.0)  # which a first answer has, too
+    monkeypatch.setattr(fleet_staff, "READY", 0.4)  # which a first answer has, too
     crew = Inline()
     try:
-        staff = fleet_staff.Staff(crew, restarts=0, timeout=0.5)
+        staff = fleet_staff.Staff(crew, restarts=0, timeout=0.2)
         post = staff.hire("counter", lambda life: Counter(life), Resources(0.5), 0)
         assert staff.begin(lambda: False)
         heard: list[int] = []
-        staff.ask(post, "sleep", 3.0, patience=PATIENCE)
+        staff.ask(post, "sleep", 1.2, patience=PATIENCE)
         staff.ask(post, "add", 1, then=heard.append)
         while not heard:
             staff.receive()
         with pytest.raises(Failed, match="no answer to 'sleep'"):
-            staff.ask(post, "sleep", 3.0)
+            staff.ask(post, "sleep", 1.2)
             for _ in range(100):
                 staff.receive()
     finally:

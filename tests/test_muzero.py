@@ -178,14 +178,13 @@ def test_a_search_at_a_time_limit_takes_no_illegal_action(maker):
 
 def test_rewards_losses_may_be_averaged_as_values_are():
     """K = 2: half of the sums of reward and turn, and everything else as it was."""
-    losses = []
-    for average in (False, True):
-        agent, environment = made(catch.make(rows=4, columns=3), average_reward_loss=average, **PLAIN)
-        learner = agent.learners["muzero"]
-        params, trajectory = collected(agent, environment, 4, learner.experience.length)
-        losses.append(
-            jax.jit(learner.update)(learner.init(params), params, whole(trajectory), jax.random.key(0))[2].metrics
-        )
+    agents = [made(catch.make(rows=4, columns=3), average_reward_loss=one, **PLAIN)[0] for one in (False, True)]
+    learners = [agent.learners["muzero"] for agent in agents]
+    params, trajectory = collected(agents[0], catch.make(rows=4, columns=3), 4, learners[0].experience.length)
+    losses = [
+        jax.jit(learner.update)(learner.init(params), params, whole(trajectory), jax.random.key(0))[2].metrics
+        for learner in learners
+    ]
     for name in ("loss/policy", "loss/value"):
         np.testing.assert_array_equal(losses[0][name], losses[1][name])
     for name in ("loss/reward", "loss/turn"):

@@ -223,11 +223,11 @@ def test_a_failing_update_ends_the_run():
 
 
 def test_actors_that_wait_for_an_update_are_not_silent():
-    threads, state = threads_of(lag=0, timeout=2.0)
+    threads, state = threads_of(lag=0, timeout=1.0)
     publish = threads._publish
 
     def late(*args):
-        time.sleep(3.0)
+        time.sleep(1.5)
         publish(*args)
 
     threads.start(state)
@@ -257,23 +257,23 @@ def test_past_the_budget_the_run_ends_with_the_cause(fails):
 
 def hang(life, steps):
     if steps == 2:
-        time.sleep(4)
+        time.sleep(2)
 
 
 def test_silence_ends_the_run():
-    threads, state = threads_of(lambda index, life: Fragile(index, life, hang), timeout=1.0)
+    threads, state = threads_of(lambda index, life: Fragile(index, life, hang), timeout=0.5)
     threads.start(state)
-    with pytest.raises(Failed, match=r"no experience came from actor 0 for 1 s \(architecture.timeout\)"):
+    with pytest.raises(Failed, match=r"no experience came from actor 0 for 0.5 s \(architecture.timeout\)"):
         threads.iterate(state)
     threads.stop()
 
 
 def dawdle(life, steps):
-    time.sleep(0.6)
+    time.sleep(0.4)
 
 
 def test_environments_have_the_time_at_every_step():
-    threads, state = threads_of(lambda index, life: Fragile(index, life, dawdle), count=1, timeout=1.5)
+    threads, state = threads_of(lambda index, life: Fragile(index, life, dawdle), count=1, timeout=1.0)
     threads.start(state)
     state, metrics, _ = threads.iterate(state)  # after LENGTH steps, which take longer than the limit
     assert metrics["health"] == 0

@@ -113,7 +113,7 @@ class Threads:
         self._acting: dict[Any, Acting] = {}
         self._threads: list[threading.Thread] = []
         self._latest: dict[Any, tuple[Params, np.ndarray]] = {}
-        self._updating: queue.SimpleQueue[tuple[Params, dict[str, Array]]] = queue.SimpleQueue()
+        self._updating: queue.SimpleQueue[tuple[Params, dict[str, Array]] | None] = queue.SimpleQueue()  # None: the end
         self._begun = 0  # iterations, counted from `start`
         self._learned = 0  # of them, those that the parameters in `_latest` stand for
         self._taken = 0
@@ -195,6 +195,7 @@ class Threads:
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
+        self._updating.put(None)
         deadline = time.monotonic() + LIMIT
         for thread in self._threads:
             thread.join(max(deadline - time.monotonic(), 0.0))
@@ -206,9 +207,12 @@ class Threads:
             while not self._stopping:
                 try:
                     with self.trace.span("wait for experience"):
-                        params, metrics = self._updating.get(timeout=0.2)
+                        updating = self._updating.get(timeout=0.2)
                 except queue.Empty:
                     continue
+                if updating is None:
+                    return
+                params, metrics = updating
                 with self.trace.span("learn"):
                     version += int(metrics["made"])  # waits for it
                     self.watch.end()
