@@ -1,6 +1,6 @@
 """MuZero and AlphaZero: the contract on its variants, what the loss may look at, and targets that are made anew."""
 
-from functools import partial
+from functools import cache, partial
 
 import jax
 import jax.numpy as jnp
@@ -101,6 +101,16 @@ def collected(agent, environment, envs, length):
     return params, unroll(params, actors)[1]
 
 
+@cache
+def learning(maker=made):
+    """A small agent, its parameters, what four environments made with them, and its update compiled."""
+    environment = envs.make("pgx:tic_tac_toe", model=True) if maker is zero else catch.make(rows=4, columns=3)
+    agent, _ = maker(environment, **PLAIN | ({"history": 0} if maker is made else {}))
+    (learner,) = agent.learners.values()
+    params, trajectory = collected(agent, environment, 4, learner.experience.length)
+    return environment, learner, params, trajectory, jax.jit(learner.update)
+
+
 def whole(trajectory):
     n = len(trajectory.origin.life)
     return Sample(trajectory, jnp.ones(n), (jnp.zeros(n), jnp.zeros(n)))
@@ -108,9 +118,7 @@ def whole(trajectory):
 
 def test_steps_after_an_end_do_not_reach_the_loss():
     """Another episode's rewards, policies and values change nothing for the roots before it."""
-    agent, environment = made(catch.make(rows=4, columns=3), history=0, **PLAIN)
-    learner = agent.learners["muzero"]
-    params, trajectory = collected(agent, environment, 4, learner.experience.length)
+    _, learner, params, trajectory, update = learning()
     last = np.asarray(trajectory.timesteps.last())
     assert last[:, 2].all() or last[:, 3].all()  # catch ends after rows - 1 steps, all at once
     end = int(np.argmax(last[0]))
@@ -119,7 +127,7 @@ def test_steps_after_an_end_do_not_reach_the_loss():
     extras = {"policy": jnp.where(later[:-1, None], 0.5, trajectory.extras["policy"])}
     extras["value"] = jnp.where(later[:-1], 9.0, trajectory.extras["value"])
     altered = trajectory._replace(timesteps=timesteps, extras=extras)
-    update, state = jax.jit(learner.update), learner.init(params)
+    state = learner.init(params)
     updates = [update(state, params, whole(one), jax.random.key(2)) for one in (trajectory, altered)]
     jax.tree.map(np.testing.assert_array_equal, updates[0][1], updates[1][1])
 
@@ -127,14 +135,11 @@ def test_steps_after_an_end_do_not_reach_the_loss():
 @pytest.mark.parametrize("maker", [made, *in_full(zero)])
 def test_windows_count_by_their_importance(maker):
     """One of weight 0 not at all."""
-    environment = envs.make("pgx:tic_tac_toe", model=True) if maker is zero else catch.make(rows=4, columns=3)
-    agent, _ = maker(environment, **PLAIN)
-    (learner,) = agent.learners.values()
-    params, trajectory = collected(agent, environment, 4, learner.experience.length)
+    _, learner, params, trajectory, update = learning(maker)
     others = jnp.arange(4) > 0
     policy = trajectory.extras["policy"]
     extras = trajectory.extras | {"policy": jnp.where(others[:, None, None], jnp.roll(policy, 1, -1), policy)}
-    state, update, found = learner.init(params), jax.jit(learner.update), []
+    state, found = learner.init(params), []
     for weights in (~others * 1.0, jnp.ones(4)):
         for one in (trajectory, trajectory._replace(extras=extras)):
             sample = whole(one)._replace(weights=weights)
@@ -178,12 +183,11 @@ def test_a_search_at_a_time_limit_takes_no_illegal_action(maker):
 
 def test_rewards_losses_may_be_averaged_as_values_are():
     """K = 2: half of the sums of reward and turn, and everything else as it was."""
-    agents = [made(catch.make(rows=4, columns=3), average_reward_loss=one, **PLAIN)[0] for one in (False, True)]
-    learners = [agent.learners["muzero"] for agent in agents]
-    params, trajectory = collected(agents[0], catch.make(rows=4, columns=3), 4, learners[0].experience.length)
+    environment, learner, params, trajectory, update = learning()
+    averaging = made(environment, history=0, average_reward_loss=True, **PLAIN)[0].learners["muzero"]
     losses = [
-        jax.jit(learner.update)(learner.init(params), params, whole(trajectory), jax.random.key(0))[2].metrics
-        for learner in learners
+        one(learner.init(params), params, whole(trajectory), jax.random.key(0))[2].metrics
+        for one in (update, jax.jit(averaging.update))
     ]
     for name in ("loss/policy", "loss/value"):
         np.testing.assert_array_equal(losses[0][name], losses[1][name])
@@ -194,17 +198,17 @@ def test_rewards_losses_may_be_averaged_as_values_are():
 @pytest.mark.parametrize("maker", [made, *in_full(zero)])
 def test_the_share_of_clipped_values_is_reported(maker):
     """Of returns of 20 none with the default support, all with one that ends at 4.6."""
+    environment, _, _, trajectory, _ = learning(maker)
+    going_on = trajectory.timesteps._replace(
+        step_type=jnp.full_like(trajectory.timesteps.step_type, MID),
+        discount=jnp.ones(trajectory.timesteps.discount.shape),
+    )
+    extras = trajectory.extras | {"value": jnp.full_like(trajectory.extras["value"], 20.0)}
+    trajectory = trajectory._replace(timesteps=going_on, extras=extras)
     for limit, share in ((5.0, 0.0), (1.5, 1.0)):
-        environment = envs.make("pgx:tic_tac_toe", model=True) if maker is zero else catch.make(rows=4, columns=3)
-        agent, _ = maker(environment, support_limit=limit, **PLAIN)
+        agent, _ = maker(environment, support_limit=limit, **PLAIN | ({"history": 0} if maker is made else {}))
         (learner,) = agent.learners.values()
-        params, trajectory = collected(agent, environment, 4, learner.experience.length)
-        going_on = trajectory.timesteps._replace(
-            step_type=jnp.full_like(trajectory.timesteps.step_type, MID),
-            discount=jnp.ones(trajectory.timesteps.discount.shape),
-        )
-        extras = trajectory.extras | {"value": jnp.full_like(trajectory.extras["value"], 20.0)}
-        trajectory = trajectory._replace(timesteps=going_on, extras=extras)
+        params = jax.jit(agent.init)(jax.random.key(0))
         _, _, feedback = jax.jit(learner.update)(learner.init(params), params, whole(trajectory), jax.random.key(0))
         np.testing.assert_allclose(feedback.metrics["value/clipped_share"], share)
 

@@ -28,7 +28,7 @@ from tests.marks import full, in_full, slow
 pytestmark = slow
 
 AGENTS = ("ppo", "vtrace")
-STEPS, SAVE_EVERY = 6400, 640
+STEPS, SAVE_EVERY = 3840, 640
 PATIENCE = 120.0
 
 
