@@ -320,7 +320,8 @@ def test_the_cases_are_all_there():
 
 
 LEARNERS = {
-    "ppo": ["agent.batch=16", "agent.unroll=32", "agent.learning_rate=3e-3", "agent.entropy_cost=0.003"],
+    "ppo": ["agent.batch=16", "agent.unroll=32", "agent.learning_rate=3e-3", "agent.entropy_cost=0.003",
+            "agent.anneal=true"],
     "dqn": ["agent.unroll=4", "agent.n_step=1", "agent.minimum=500", "agent.learning_rate=1e-3", "agent.batch=64",
             "agent.target_interval=100", "agent.explore_for=0.3", "agent.replay_ratio=16"],
 }  # fmt: skip
