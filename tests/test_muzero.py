@@ -101,11 +101,16 @@ def collected(agent, environment, envs, length):
     return params, unroll(params, actors)[1]
 
 
+def plain(maker):
+    """Settings without what hides a gradient, and without past observations."""
+    return PLAIN | ({"history": 0} if maker is made else {})
+
+
 @cache
 def learning(maker=made):
     """A small agent, its parameters, what four environments made with them, and its update compiled."""
     environment = envs.make("pgx:tic_tac_toe", model=True) if maker is zero else catch.make(rows=4, columns=3)
-    agent, _ = maker(environment, **PLAIN | ({"history": 0} if maker is made else {}))
+    agent, _ = maker(environment, **plain(maker))
     (learner,) = agent.learners.values()
     params, trajectory = collected(agent, environment, 4, learner.experience.length)
     return environment, learner, params, trajectory, jax.jit(learner.update)
@@ -184,7 +189,7 @@ def test_a_search_at_a_time_limit_takes_no_illegal_action(maker):
 def test_rewards_losses_may_be_averaged_as_values_are():
     """K = 2: half of the sums of reward and turn, and everything else as it was."""
     environment, learner, params, trajectory, update = learning()
-    averaging = made(environment, history=0, average_reward_loss=True, **PLAIN)[0].learners["muzero"]
+    averaging = made(environment, average_reward_loss=True, **plain(made))[0].learners["muzero"]
     losses = [
         one(learner.init(params), params, whole(trajectory), jax.random.key(0))[2].metrics
         for one in (update, jax.jit(averaging.update))
@@ -206,7 +211,7 @@ def test_the_share_of_clipped_values_is_reported(maker):
     extras = trajectory.extras | {"value": jnp.full_like(trajectory.extras["value"], 20.0)}
     trajectory = trajectory._replace(timesteps=going_on, extras=extras)
     for limit, share in ((5.0, 0.0), (1.5, 1.0)):
-        agent, _ = maker(environment, support_limit=limit, **PLAIN | ({"history": 0} if maker is made else {}))
+        agent, _ = maker(environment, support_limit=limit, **plain(maker))
         (learner,) = agent.learners.values()
         params = jax.jit(agent.init)(jax.random.key(0))
         _, _, feedback = jax.jit(learner.update)(learner.init(params), params, whole(trajectory), jax.random.key(0))

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from boonta.architectures.seed_replay import Feeder
@@ -460,6 +460,7 @@ def test_a_new_life_begins_its_windows_anew():
     assert seen == [False, False, False, False, True, True]
 
 
+@settings(max_examples=50, deadline=None)
 @given(
     st.lists(st.tuples(st.integers(-1, 2999), st.floats(0, 100, width=32)), min_size=1, max_size=40),
     st.lists(st.floats(0, 1, exclude_max=True, width=32), min_size=1, max_size=8),
